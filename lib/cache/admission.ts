@@ -10,7 +10,7 @@ import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
 import type { CachedRows } from './cached-rows.js';
 import type { Admitted, AdmissionRequest, CachedBy, Prompt } from './admission-request.js';
-import type { SideTensors } from '../side/side-tensors.js';
+import type { SideRequest, SideTensors } from '../side/side-tensors.js';
 import type { RowSharing } from './row-sharing.js';
 import type { TailCopy } from './row-copies.js';
 import type { RowSupply } from './row-supply.js';
@@ -83,7 +83,7 @@ export class Admission {
       try {
         return this.#admitAs(plan, request, retiringSlots);
       } catch (error) {
-        if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
+        if (!isKvError(error, 'KV_OUT_OF_PAGES') || error.details.sideTensor !== undefined) throw error;
         if (!hasReplaced && this.#hasIdleGroups(plan)) { // running sequences may have the same in rows of their own
           hasReplaced = true;
           this.#cached.replaceDuplicates();
@@ -116,7 +116,7 @@ export class Admission {
       if (this.#side.everything > 0) this.#side.fork(from, slot, slots.tenantOf(from));
       slots.lease(slot, this.#sharing.fork(from, slot));
     } catch (error) {
-      this.#side.retire(slot, 0);
+      this.#side.retire(slot);
       registry.stop(slot);
       late.attempt(() => this.#cached.vacate(slot, 0));
       throw error;
@@ -137,7 +137,8 @@ export class Admission {
   #admitAs(plan: Plan, request: AdmissionRequest, retiringSlots: number): Admitted {
     const { layout, slots, news } = this.#memory;
     const { registry } = this.#cached;
-    const { promptTokens, isEarmarked } = request;
+    const { promptTokens, isEarmarked, needs } = request;
+    if (needs !== 0) this.#side.checkAdmission(sideRequest(plan, request, plan.hit?.node ?? -1));
     const promptRows = layout.rowsFor(promptTokens);
     const earmarkedRows = isEarmarked ? promptRows : 0;
     if (plan.tokens === 0 && layout.pagesFor(earmarkedRows) > news[cacheNews.availablePages]!) this.#takeOver.makeWay(promptRows);
@@ -217,7 +218,7 @@ export class Admission {
       isBorrowing = plan.copiedId >= 0;
       if (isBorrowing) registry.borrow(plan.copiedId);
       if (needs !== 0) {
-        this.#side.admit(slot, { node: path?.node ?? -1, tokens: plan.tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, needs, tenant });
+        this.#side.admit(slot, sideRequest(plan, request, path?.node ?? -1));
       }
       const queue = this.#memory.fences.setStream(slot, stream);
       if (path !== undefined && plan.groups > 0) this.#orderBehindWriters(slot, queue, ids, plan.groups);
@@ -229,7 +230,7 @@ export class Admission {
       if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
       if (copy.stream !== undefined) this.#sharing.copies.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
-      if (needs !== 0) this.#side.retire(slot, 0);
+      if (needs !== 0) this.#side.retire(slot);
       registry.leave(slot, plan.adoptedGroups);
       registry.stop(slot);
       this.#cached.list(slot, plan.adoptedGroups);
@@ -293,4 +294,9 @@ export class Admission {
     const aliasedTokens = adoptedGroups === groups ? 0 : Math.min(tokens, arithmetic.tokensIn(groups)) - adoptedTokens;
     return { adoptedTokens, aliasedTokens, copiedTokens: tokens - adoptedTokens - aliasedTokens };
   }
+}
+
+/** What a sequence begins with in its side tensors, where its text ends in `node`. */
+function sideRequest({ tokens }: Plan, { promptTokens, isEarmarked, needs, tenant }: AdmissionRequest, node: number): SideRequest {
+  return { node, tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, needs, tenant };
 }

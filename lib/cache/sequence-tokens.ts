@@ -112,9 +112,14 @@ export class SequenceTokens {
     if (known.path.length > tokens) this.#index.truncate(known.path, tokens);
   }
 
+  /** The sequence is released: hand-overs of it get no more tokens. */
+  finish(slot: number): void {
+    if (this.#side.everything > 0) this.#side.finish(slot);
+  }
+
   /** No sequence has the slot any more, nor any queued work: it has no rows of side tensors. */
   retire(slot: number): void {
-    if (this.#side.everything > 0) this.#side.retire(slot, this.#memory.slots.length[slot]!);
+    if (this.#side.everything > 0) this.#side.retire(slot);
   }
 
   /** Whether rows of the sequence's side tensors are on their way from the device, as far as `hear` knows. */

@@ -81,6 +81,7 @@ export class SlotLeases {
     native.cancel(slot);
     native.earmark(slot, 0);
     slots.retire(slot);
+    this.#cached.tokens.finish(slot);
     this.#released += 1;
     if (!this.#isBusy(slot)) {
       this.#becomeIdle(slot);

@@ -41,8 +41,10 @@ export class Steps {
     const numbers = this.#slots;
     const { generation, prepared, length: lengths, sharedTail } = numbers;
     const { maxTokens } = this.#memory.layout;
+    const hasSide = this.#side.everything > 0;
     let lacking = 0;
     let sharing = 0;
+    let lackingSide = 0;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
@@ -52,9 +54,11 @@ export class Steps {
       if (lengthTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
       if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
       if (sharedTail[slot] !== 0) sharing += 1;
+      if (hasSide && this.#side.ready[slot]! < lengthTokens) lackingSide += 1;
     }
     if (lacking + sharing > 0 || this.#side.all.length > 0) checkStack();
     if (lacking + sharing > 0) this.#rows.flushBesideWithheld();
+    if (lackingSide > 0) this.#side.check(batch); // before K and V make room
     batch.setPrepared(true); // from here on it cannot be changed, by a policy either
     try {
       if (sharing > 0) {
@@ -63,7 +67,7 @@ export class Steps {
       }
       numbers.prepareAll(slots, tokens, length);
       if (lacking > 0) this.#rows.grow(batch);
-      if (this.#side.all.length > 0) this.#growSide(batch);
+      if (lackingSide > 0) this.#side.ensure(batch);
     } catch (error) {
       for (let index = 0; index < length; index += 1) numbers.discard(slots[index]!);
       batch.setPrepared(false);
@@ -120,7 +124,7 @@ export class Steps {
     this.#setTokens(batch, before + more);
     try {
       if (!this.#slots.hasRoom(slot, lengthTokens)) this.#rows.grow(batch);
-      if (this.#side.all.length > 0) this.#growSide(batch);
+      if (this.#side.everything > 0) this.#side.ensure(batch);
     } catch (error) {
       this.#setTokens(batch, before);
       throw error;
@@ -161,14 +165,6 @@ export class Steps {
       const slot = slots[index]!;
       this.#fences.note(slot, given, numbers.length[slot]! + added * tokens[index]!);
       if (numbers.generation[slot] !== generations[index]) this.#memory.late.attempt(() => this.#fences.release(slot, released));
-    }
-  }
-
-  #growSide({ slots, tokens, length }: Batch): void {
-    for (let index = 0; index < length; index += 1) {
-      const slot = slots[index]!;
-      const lengthTokens = this.#slots.length[slot]! + tokens[index]!;
-      if (this.#side.ready[slot]! < lengthTokens) this.#side.ensure(slot, lengthTokens);
     }
   }
 

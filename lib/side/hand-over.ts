@@ -15,6 +15,8 @@ export class HandOver {
   readonly #side: SideTensors;
   readonly #slot: number;
   readonly #sideSlot: number;
+  /** Its tensors. */
+  readonly #bits: number;
   readonly #tensors: readonly SideTensor[];
   readonly #byName: ReadonlyMap<string, SideTensor>;
   #isClosed = false;
@@ -29,12 +31,13 @@ export class HandOver {
     this.#tensors = named.tensors;
     this.names = named.names;
     this.#byName = named.byName;
-    side.lease(this.#sideSlot);
+    side.lease(this.#sideSlot, tensors);
+    this.#bits = tensors;
     const sideSlot = this.#sideSlot;
     unclosed.register(this, {
       what: 'A HandOver',
       giveBack: () => {
-        side.endLease(sideSlot);
+        side.endLease(sideSlot, tensors);
       },
     }, this);
   }
@@ -99,7 +102,7 @@ export class HandOver {
     if (this.#isClosed) return;
     this.#isClosed = true;
     unclosed.unregister(this);
-    this.#side.endLease(this.#sideSlot);
+    this.#side.endLease(this.#sideSlot, this.#bits);
   }
 
   [Symbol.dispose](): void {

@@ -67,7 +67,7 @@ export function openSideTensors(given: SideTensorsToOpen, { nodes, withheld, len
     for (const shape of shapes) {
       const on = shape.place === 'host' ? host ?? driver : driver;
       const makeRoom = (tensor: SideTensor, pages: number): void => {
-        budget.makeRoom(tensor, pages);
+        budget.makeRoom([{ tensor, pages: Math.max(0, pages) }]);
       };
       const open = openTensor(shape, on, given, budget.bytes);
       memories.push(open);

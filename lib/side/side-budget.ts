@@ -1,14 +1,23 @@
 // SideBudget: the bound on all side tensors of a cache together, whatever their pages' sizes. Sequences and leases keep what they have;
 // cached rows are evicted for new ones, of the text that was used longest ago first and its end before its start: a text that misses its
 // end costs a short computation, one that misses its start all of it. What the eviction policy of K and V withholds is not evicted.
+// Whether there is room is counted here and nowhere else, for all tensors and sequences of a call together, before anything is taken.
 
 import { createError } from '../base/errors.js';
 import type { SideVictim } from './cover-victims.js';
 import type { SideTensor } from './side-tensor.js';
 
+/** Pages of a tensor that something new needs, beside those that are set aside for it. */
+export interface SideNeed {
+  readonly tensor: SideTensor;
+  readonly pages: number;
+}
+
 export class SideBudget {
   readonly #tensors: readonly SideTensor[];
   #bytes: number;
+  /** Whether more may be used than the bound, since it was lowered. */
+  #isAbove = false;
 
   constructor(tensors: readonly SideTensor[], bytes: number) {
     this.#tensors = tensors;
@@ -41,31 +50,53 @@ export class SideBudget {
     return this.#tensors.reduce((sum, { open: { pool } }) => sum + pool.counts().quarantinedPages * pool.pageBytes, 0);
   }
 
+  /** Whether all that is needed can be taken together, if only cached text is evicted for it. Evicts nothing. */
+  hasRoom(needs: readonly SideNeed[]): boolean {
+    const wanted = bytesOf(needs);
+    if (wanted === 0 || this.usedBytes + wanted <= this.#bytes) return true;
+    this.#endDropped();
+    return this.usedBytes - this.#evictableBytes + wanted <= this.#bytes;
+  }
+
   /**
-   * Sees that `pages` more pages can be taken. Throws KV_OUT_OF_PAGES when sequences, leases and text that the eviction policy withholds
-   * have too much for that; then nothing is evicted.
+   * Throws KV_OUT_OF_PAGES unless all that is needed can be taken together: when sequences, leases and text that the eviction policy
+   * withholds have too much for that. Evicts nothing.
    */
-  makeRoom(tensor: SideTensor, pages: number): void {
-    if (pages <= 0) return;
-    const { pool } = tensor.open;
-    const bytes = pages * pool.pageBytes;
-    const { used, created } = this.#pagesWith(tensor, pages);
-    const needed = used + bytes > this.#bytes ? used - this.#evictableBytes + bytes : 0;
-    if (needed > this.#bytes || (needed > 0 && !this.#evictTo(this.#bytes - bytes))) {
+  check(needs: readonly SideNeed[]): void {
+    if (this.hasRoom(needs)) return;
+    let bytes = this.usedBytes - this.#evictableBytes;
+    for (const { tensor: { open: { name, pool } }, pages } of needs) {
+      bytes += pages * pool.pageBytes;
+      if (bytes <= this.#bytes) continue;
       throw createError('KV_OUT_OF_PAGES', {
-        needRows: pages, haveRows: 0, needPages: pages, havePages: Math.max(0, pages - Math.ceil((needed - this.#bytes) / pool.pageBytes)),
-        budgetBytes: this.#bytes, pageBytes: pool.pageBytes, slots: [], pagesPerRow: 1, sideTensor: tensor.open.name,
+        needRows: pages, haveRows: 0, needPages: pages, havePages: Math.max(0, pages - Math.ceil((bytes - this.#bytes) / pool.pageBytes)),
+        budgetBytes: this.#bytes, pageBytes: pool.pageBytes, slots: [], pagesPerRow: 1, sideTensor: name,
       });
     }
-    if (created > this.#bytes) this.#trim(pages, tensor);
+  }
+
+  /** Sees that all that is needed can be taken. Throws as `check`, and what the driver throws. */
+  makeRoom(needs: readonly SideNeed[]): void {
+    const wanted = bytesOf(needs);
+    if (wanted === 0) return;
+    this.check(needs);
+    this.#evictTo(this.#bytes - wanted);
+    this.#trim(needs);
   }
 
   /** Raises or lowers the bound; what sequences and leases have stays, and what is withheld. Throws what the driver throws. */
   set(bytes: number): void {
     for (const { open: { pool } } of this.#tensors) pool.setBudget(Math.max(bytes, pool.pageBytes));
     this.#bytes = bytes;
-    this.#evictTo(bytes);
-    this.#trim(0, undefined);
+    this.#isAbove = true;
+    this.keep();
+  }
+
+  /** Evicts what came to be only cached since the bound was lowered below what is used. Throws what the driver throws. */
+  keep(): void {
+    if (!this.#isAbove) return;
+    this.#isAbove = !this.#evictTo(this.#bytes);
+    this.#trim([]);
   }
 
   /** Evicts until no more than `bytes` are used. False: that cannot be. */
@@ -86,30 +117,35 @@ export class SideBudget {
     return oldest?.evict() ?? false;
   }
 
-  /** Bytes that are used now, and bytes of all pages with `pages` more of `keeper` in use: asks each pool once. */
-  #pagesWith(keeper: SideTensor | undefined, pages: number): { readonly used: number; readonly created: number } {
-    let used = 0;
-    let created = 0;
+  /** Pages that nothing needs any more are free. What the driver refuses stays, and is reported when it is tried again. */
+  #endDropped(): void {
     for (const tensor of this.#tensors) {
-      const { pool } = tensor.open;
-      const { createdPages, freePages, earmarkedPages } = pool.counts();
-      used += (createdPages - freePages + earmarkedPages) * pool.pageBytes;
-      created += (createdPages + (tensor === keeper ? Math.max(0, pages - freePages) : 0)) * pool.pageBytes;
+      try {
+        tensor.endDropped();
+      } catch {
+        continue;
+      }
     }
-    return { used, created };
   }
 
-  /** Gives free pages back to the system where, with `pages` more of `keeper` in use, there would be more than the bound. */
-  #trim(pages: number, keeper: SideTensor | undefined): void {
-    let { created } = this.#pagesWith(keeper, pages);
-    for (const tensor of this.#tensors) {
-      if (created <= this.#bytes) return;
-      const { pool } = tensor.open;
-      if (tensor === keeper) continue;
+  /** Gives free pages back to the system where, with those that are needed in use, there would be more than the bound. */
+  #trim(needs: readonly SideNeed[]): void {
+    const pages = this.#tensors.map((tensor) => needs.reduce((sum, need) => sum + (need.tensor === tensor ? need.pages : 0), 0));
+    let created = 0;
+    this.#tensors.forEach(({ open: { pool } }, index) => {
+      const { createdPages, freePages } = pool.counts();
+      created += (createdPages + Math.max(0, pages[index]! - freePages)) * pool.pageBytes;
+    });
+    this.#tensors.forEach(({ open: { pool } }, index) => {
+      if (created <= this.#bytes || pages[index]! > 0) return;
       created -= pool.counts().freePages * pool.pageBytes;
       pool.trim();
-    }
+    });
   }
+}
+
+function bytesOf(needs: readonly SideNeed[]): number {
+  return needs.reduce((sum, { tensor: { open: { pool } }, pages }) => sum + pages * pool.pageBytes, 0);
 }
 
 /** Where two were used at the same time, by requests that carried both tensors: rows that only one of them has are of no use to these. */

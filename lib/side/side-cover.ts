@@ -137,14 +137,24 @@ export class SideCover implements TextListener {
 
   /** Calls `visit` for the pages of covered text that the eviction policy withholds, and of what that continues, each once. */
   forWithheldPages(visit: (page: number) => void): void {
-    const seen = new Set<number>();
-    this.#withheld.forNodes((node) => {
-      if (!this.#order.has(node)) return;
-      for (let at = node; !this.#covered.isRoot(at) && !seen.has(at); at = this.#nodes.parent[at]!) {
-        seen.add(at);
-        this.#ledger.forOwnRows(at, visit);
+    for (const node of this.#withheldPaths()) this.#ledger.forOwnRows(node, visit);
+  }
+
+  /**
+   * The covered text that was used longest ago whose end is in use, and of which `isSpare` affirms a page before it that can go once the end
+   * is cut off, by its last node; -1: none.
+   */
+  blockingVictim(isSpare: (page: number) => boolean): number {
+    const kept = this.#withheldPaths();
+    for (const node of this.#order) {
+      if (kept.has(node) || this.#covered.hasCoveredChild(node)) continue;
+      let isWaiting = false;
+      for (let at = node; !isWaiting && !this.#covered.isRoot(at) && !kept.has(at); at = this.#nodes.parent[at]!) {
+        this.#ledger.forOwnRows(at, (page) => { isWaiting ||= isSpare(page); });
       }
-    });
+      if (isWaiting) return node;
+    }
+    return -1;
   }
 
   lastUse(node: number): number {
@@ -163,14 +173,17 @@ export class SideCover implements TextListener {
    * them. False: more than the end of a text lies there, or the eviction policy withholds it.
    */
   release(page: number, tokens: number): boolean {
-    for (const node of this.#order) {
-      if (this.#lastPage(node) !== page || this.#covered.hasCoveredChild(node) || this.#withheld.has(node)) continue;
-      this.#victims.restart();
-      this.#cutTo(node, Math.max(this.#nodes.from[node]!, tokens), evicted);
-      this.#wasEvicted[node] = 1;
-      return !this.isHolding(page) || this.heldTokens(page) <= tokens;
-    }
-    return false;
+    const node = this.#releasable(page, tokens);
+    if (node < 0) return false;
+    this.#victims.restart();
+    this.#cutTo(node, Math.max(this.#nodes.from[node]!, tokens), evicted);
+    this.#wasEvicted[node] = 1;
+    return !this.isHolding(page) || this.heldTokens(page) <= tokens;
+  }
+
+  /** Whether `release` would. */
+  canRelease(page: number, tokens: number): boolean {
+    return this.#releasable(page, tokens) >= 0;
   }
 
   // As TextListener.
@@ -253,6 +266,25 @@ export class SideCover implements TextListener {
     }
     if (covered !== this.#order.count) throw broken('covered texts are miscounted', covered, this.#order.count);
     if (held !== this.heldPages) throw broken('held pages are miscounted', held, this.heldPages);
+  }
+
+  /** Covered nodes that the eviction policy withholds, and those that they continue. */
+  #withheldPaths(): ReadonlySet<number> {
+    const nodes = new Set<number>();
+    this.#withheld.forNodes((node) => {
+      if (!this.#order.has(node)) return;
+      for (let at = node; !this.#covered.isRoot(at) && !nodes.has(at); at = this.#nodes.parent[at]!) nodes.add(at);
+    });
+    return nodes;
+  }
+
+  /** The text that ends in the page and can lose what it has there behind its first `tokens` tokens; -1: there is none. */
+  #releasable(page: number, tokens: number): number {
+    for (const node of this.#order) {
+      if (this.#lastPage(node) !== page || this.#covered.hasCoveredChild(node)) continue;
+      return this.#withheld.has(node) || this.#nodes.from[node]! > tokens ? -1 : node;
+    }
+    return -1;
   }
 
   #lastPage(node: number): number {

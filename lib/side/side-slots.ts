@@ -13,11 +13,14 @@ export class SideSlots {
   readonly of: Int32Array;
   /** By slot of the cache: the tensors that its sequence carries, as bits. Read only. */
   readonly carried: Int32Array;
-  /** By side slot: tokens that its sequence had when it was released, or -1 while it has one. Read only. */
+  /** By side slot: tokens that its sequence had when it was released, or -1 while that runs. Read only. */
   readonly finalTokens: Int32Array;
   readonly #isTaken: Uint8Array;
+  /** 1: its last sequence has gone, and all work that was queued for it. */
+  readonly #hasLeft: Uint8Array;
   readonly #bits: Int32Array;
-  readonly #leases: Int32Array;
+  /** By side slot: the tensors that each lease reads, as bits. */
+  readonly #leases: number[][];
   readonly #lastUsed: Float64Array;
   #tick = 0;
   #leased = 0;
@@ -28,8 +31,9 @@ export class SideSlots {
     this.carried = new Int32Array(slots);
     this.finalTokens = new Int32Array(this.count).fill(-1);
     this.#isTaken = new Uint8Array(this.count);
+    this.#hasLeft = new Uint8Array(this.count);
     this.#bits = new Int32Array(this.count);
-    this.#leases = new Int32Array(this.count);
+    this.#leases = Array.from({ length: this.count }, () => []);
     this.#lastUsed = new Float64Array(this.count);
   }
 
@@ -68,32 +72,45 @@ export class SideSlots {
     this.of[slot] = side;
     this.carried[slot] = tensors;
     this.finalTokens[side] = -1;
+    this.#hasLeft[side] = 0;
     this.#isTaken[side] = 1;
     this.#bits[side] = tensors;
     this.#tick += 1;
     this.#lastUsed[side] = this.#tick;
   }
 
-  /** The sequence with `tokens` tokens has gone. Returns its side slot if that is idle now; -1: it had none, or a lease keeps it. */
-  leave(slot: number, tokens: number): number {
+  /** The sequence is released with `tokens` tokens: no more come, though work on the slot may still be queued. */
+  finish(slot: number, tokens: number): void {
+    if (this.of[slot]! >= 0) this.finalTokens[this.of[slot]!] = tokens;
+  }
+
+  /** The sequence has gone. Returns its side slot if that is idle now; -1: it had none, or a lease keeps it. */
+  leave(slot: number): number {
     const side = this.of[slot]!;
     this.of[slot] = -1;
     this.carried[slot] = 0;
     if (side < 0) return -1;
-    this.finalTokens[side] = tokens;
-    if (this.#leases[side] === 0) return this.#giveBack(side);
+    this.#hasLeft[side] = 1;
+    if (this.#leases[side]!.length === 0) return this.#giveBack(side);
     this.#leased += 1;
     return -1;
   }
 
-  lease(side: number): void {
-    this.#leases[side]! += 1;
+  /** What only leases keep in the side slot, as the tensors of each; undefined: a sequence has it, or nobody. */
+  leasesOf(side: number): readonly number[] | undefined {
+    const leases = this.#leases[side]!;
+    return this.#hasLeft[side] === 1 && leases.length > 0 ? leases : undefined;
+  }
+
+  lease(side: number, tensors: number): void {
+    this.#leases[side]!.push(tensors);
   }
 
   /** A lease has ended. Returns whether the side slot is idle now. */
-  endLease(side: number): boolean {
-    this.#leases[side]! -= 1;
-    if (this.#leases[side] !== 0 || this.finalTokens[side] === -1) return false;
+  endLease(side: number, tensors: number): boolean {
+    const leases = this.#leases[side]!;
+    leases.splice(leases.indexOf(tensors), 1);
+    if (leases.length > 0 || this.#hasLeft[side] === 0) return false;
     this.#leased -= 1;
     this.#giveBack(side);
     return true;

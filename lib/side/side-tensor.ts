@@ -27,7 +27,7 @@ export interface SideTensorParts {
   readonly owner: object;
   /** Copies from the device to this cache's side tensors. */
   readonly copies: SideCopies;
-  /** Sees that so many pages can be taken. Throws KV_OUT_OF_PAGES. */
+  /** Sees that so many pages can be taken. Throws KV_OUT_OF_PAGES, or what the driver says. */
   readonly makeRoom: (tensor: SideTensor, pages: number) => void;
 }
 
@@ -125,20 +125,35 @@ export class SideTensor {
   }
 
   /**
-   * Gives the slot memory of its own from its last written token up to `tokens`. Returns the tokens for which it has that then. Throws
-   * KV_OUT_OF_PAGES, KV_SLOT_BUSY, or what the driver says; what it has then counts.
+   * Pages that `ensure` takes for the slot, and of these a copy that it can do without, since a cached text can lose its end instead.
+   * `copied`: of pages that slots share, how many get copies of them before; it is added to. Throws KV_SLOT_BUSY, or what the driver says.
    */
-  ensure(slot: number, tokens: number): number {
-    if (this.isQuarantined(slot)) throw createError('KV_SLOT_BUSY', { slot, operation: 'write side tensors of', holder: 'the quarantine' });
-    if (this.#overlong.has(slot)) {
-      this.#copies.wait(slot);
-      this.#unmapRest(slot);
-    }
+  pagesFor(slot: number, tokens: number, copied: Map<number, number>): { readonly pages: number; readonly spared: number } {
+    this.#settle(slot);
+    const rows = this.#arithmetic.rowsFor(tokens);
+    const pages = Math.max(0, rows - Math.max(this.#rows[slot]!, Math.min(rows, this.#earmarked[slot]!)));
+    const written = this.writes.written[slot]!;
+    const tail = this.#arithmetic.wholeRows(written);
+    if (this.#arithmetic.rowsFor(written) === tail) return { pages, spared: 0 };
+    const page = this.#pages.tableOf(slot)[tail]!;
+    const before = copied.get(page) ?? 0;
+    const isShared = this.#pages.usersOf(page) - before > 1;
+    if (!isShared && this.#isFreeBehind(page, written)) return { pages, spared: 0 };
+    if (isShared) copied.set(page, before + 1);
+    return { pages: pages + 1, spared: !isShared && this.cover.canRelease(page, written) ? 1 : 0 };
+  }
+
+  /**
+   * Gives the slot memory of its own from its last written token up to `tokens`. Returns the tokens for which it has that then. `isShort`:
+   * copies that can be done without are. Throws KV_OUT_OF_PAGES, KV_SLOT_BUSY, or what the driver says; what it has then counts.
+   */
+  ensure(slot: number, tokens: number, isShort: boolean): number {
+    this.#settle(slot);
     const written = this.writes.written[slot]!;
     const tail = this.#arithmetic.wholeRows(written);
     if (this.#arithmetic.rowsFor(written) > tail && !this.#isWritable(slot, tail, written)) {
       this.#copies.wait(slot); // its bytes are copied
-      this.#makeWritable(slot, tail, written);
+      this.#makeWritable(slot, tail, written, isShort);
     }
     const rows = this.#arithmetic.rowsFor(tokens);
     const mapped = this.#rows[slot]!;
@@ -151,6 +166,27 @@ export class SideTensor {
       this.#pages.nameNew(slot, this.#rows[slot]!);
     }
     return this.#arithmetic.tokensIn(this.#rows[slot]!);
+  }
+
+  /** Takes back what `ensure` mapped behind the slot's first `pages` pages, which are set aside again if they were. Throws what the driver says. */
+  undo(slot: number, pages: number): void {
+    if (this.#rows[slot]! <= pages || this.isQuarantined(slot)) return;
+    const earmarked = this.#earmarked[slot]!;
+    this.#shrink(slot, pages);
+    if (earmarked <= pages) return;
+    this.#native.earmark(slot, earmarked);
+    this.#earmarked[slot] = earmarked;
+  }
+
+  /**
+   * The slot's sequence has gone, and a lease reads its first `tokens` tokens: it keeps the memory of no more, and nothing is set aside.
+   * `hasViews`: its memory is seen, and stays as it is. Throws what the driver says; then it stays mapped.
+   */
+  keepFirst(slot: number, tokens: number, hasViews: boolean): void {
+    this.#native.earmark(slot, 0);
+    this.#earmarked[slot] = 0;
+    this.writes.cut(slot, tokens);
+    if (!hasViews && !this.isQuarantined(slot)) this.#shrink(slot, this.#arithmetic.rowsFor(tokens));
   }
 
   /** Only the first `tokens` tokens of the slot are written. Throws what the driver says; then they are not, but stay mapped. */
@@ -204,6 +240,13 @@ export class SideTensor {
     }
     dropped.clear();
     let failure: { readonly error: unknown } | undefined;
+    for (const slot of this.#overlong) {
+      try {
+        if (!this.#copies.isCopying(slot) && !this.isQuarantined(slot)) this.#unmapRest(slot);
+      } catch (error) {
+        failure ??= { error };
+      }
+    }
     for (const slot of this.#overfull) {
       try {
         if (!this.isQuarantined(slot)) this.#shrink(slot, this.#heldPages(slot));
@@ -221,7 +264,10 @@ export class SideTensor {
     return node < 0 ? undefined : { lastUse: this.cover.lastUse(node), tokens: this.cover.tokensOf(node, Infinity), tokenBytes: this.open.tokenBytes };
   }
 
-  /** Evicts the last page of the text that was used longest ago. False: no text has a page that no sequence has. */
+  /**
+   * Evicts the last page of the text that was used longest ago, or where all ends are in use, the end of one whose start is not. False: no
+   * text has a page that no sequence has.
+   */
   evict(): boolean {
     const node = this.#victim();
     if (node < 0) return false;
@@ -231,7 +277,8 @@ export class SideTensor {
   }
 
   #victim(): number {
-    return this.cover.victim(this.#isSpare, this.#pages.idleEpoch);
+    const node = this.cover.victim(this.#isSpare, this.#pages.idleEpoch);
+    return node < 0 && this.#pages.idlePages > 0 ? this.cover.blockingVictim(this.#isSpare) : node;
   }
 
   /** Bytes that are mapped, kept or set aside. */
@@ -271,16 +318,29 @@ export class SideTensor {
   /** Whether the slot may write behind its token `written` in its page `index`: no other slot and no text relies on what is there. */
   #isWritable(slot: number, index: number, written: number): boolean {
     const page = this.#pages.tableOf(slot)[index]!;
-    if (this.#pages.usersOf(page) > 1) return false;
+    return this.#pages.usersOf(page) <= 1 && this.#isFreeBehind(page, written);
+  }
+
+  /** Whether no text relies on what is behind the page's token `written`. */
+  #isFreeBehind(page: number, written: number): boolean {
     return !this.cover.isHolding(page) || this.cover.heldTokens(page) <= written;
   }
 
+  /** Before the slot is written to: it maps nothing behind what is written that may be others'. */
+  #settle(slot: number): void {
+    if (this.isQuarantined(slot)) throw createError('KV_SLOT_BUSY', { slot, operation: 'write side tensors of', holder: 'the quarantine' });
+    if (!this.#overlong.has(slot)) return;
+    this.#copies.wait(slot);
+    this.#unmapRest(slot);
+  }
+
   /** Gives the slot a copy of its page; where there is no room for one and only a cached text needs what is behind `written`, that goes. */
-  #makeWritable(slot: number, index: number, written: number): void {
+  #makeWritable(slot: number, index: number, written: number, isShort: boolean): void {
+    const page = this.#pages.tableOf(slot)[index]!;
+    if (isShort && this.#pages.usersOf(page) === 1 && this.cover.release(page, written)) return;
     try {
       this.#detach(slot, index, written);
     } catch (error) {
-      const page = this.#pages.tableOf(slot)[index]!;
       const isLastUser = isKvError(error, 'KV_OUT_OF_PAGES') && this.#pages.usersOf(page) === 1;
       if (!isLastUser || !this.cover.release(page, written)) throw error;
     }
@@ -317,6 +377,7 @@ export class SideTensor {
     this.views.revoke(slot);
     try {
       this.#native.shrink(slot, pages);
+      this.#earmarked[slot] = 0; // the addon sets nothing aside any more
     } finally {
       this.#pages.leave(slot, this.#rows[slot]!);
     }

@@ -9,7 +9,7 @@ import type { DriverKind } from '../device/driver.js';
 import type { SideDtype } from '../base/dtypes.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
 import type { CoverEnd } from './side-cover.js';
-import type { SideBudget, SideCounts } from './side-budget.js';
+import type { SideBudget, SideCounts, SideNeed } from './side-budget.js';
 import type { SideCopies } from './side-copies.js';
 import type { SideSlots } from './side-slots.js';
 import { SideNames } from './side-names.js';
@@ -49,6 +49,14 @@ export interface SideRequest {
   /** Tensors that the sequence carries, as bits. */
   readonly needs: number;
   readonly tenant: bigint;
+}
+
+/** Sequences by slot, and how many tokens more each is to write. */
+export interface SideBatch {
+  readonly slots: Int32Array;
+  readonly tokens: Int32Array;
+  /** How many of both count. */
+  readonly length: number;
 }
 
 /** A side tensor of a cache. */
@@ -128,10 +136,25 @@ export class SideTensors {
   }
 
   /**
+   * Throws as `admit` what is no driver's, before anything is done for the sequence: KV_NO_FREE_SLOT, KV_OUT_OF_PAGES. Takes and evicts
+   * nothing.
+   */
+  checkAdmission(request: SideRequest): void {
+    if (request.needs === 0) return;
+    this.#choose(0, request.needs, false);
+    try {
+      this.budget.check(this.#find(request));
+    } finally {
+      this.#forget(request.needs);
+    }
+  }
+
+  /**
    * Gives a slot's new sequence what its tensors have of its text. Throws KV_NO_FREE_SLOT when leases keep too many side slots,
    * KV_OUT_OF_PAGES, or what the driver says; then nothing of it stays.
    */
-  admit(slot: number, { node, tokens, earmarkedTokens, needs, tenant }: SideRequest): void {
+  admit(slot: number, request: SideRequest): void {
+    const { node, tokens, earmarkedTokens, needs, tenant } = request;
     if (needs === 0) return;
     const admitted: SideTensor[] = [];
     let side = -1;
@@ -139,12 +162,11 @@ export class SideTensors {
       this.endDropped();
     });
     try {
-      this.#time += 1;
-      for (const tensor of this.#in(needs)) {
-        tensor.found.find(node, tokens, tensor.open.arithmetic.rowsFor(tokens));
-        tensor.cover.use(node, this.#time);
-      }
+      const pages = this.#find(request);
       side = this.#choose(slot, needs, true);
+      this.budget.makeRoom(pages);
+      this.#time += 1;
+      for (const tensor of this.#in(needs)) tensor.cover.use(node, this.#time);
       this.sideSlots.take(slot, side, needs);
       for (const tensor of this.#in(needs)) {
         tensor.admit(side, { tenant, tokens, earmarkedTokens });
@@ -152,10 +174,10 @@ export class SideTensors {
       }
     } catch (error) {
       for (const tensor of admitted) tensor.release(side);
-      if (side >= 0) this.sideSlots.leave(slot, 0);
+      if (side >= 0) this.sideSlots.leave(slot);
       throw error;
     } finally {
-      for (const tensor of this.#in(needs)) tensor.found.forget();
+      this.#forget(needs);
     }
     this.#handed[side] = 0;
     this.ready[slot] = 0;
@@ -177,19 +199,48 @@ export class SideTensors {
       }
     } catch (error) {
       for (const tensor of forked) tensor.release(side);
-      this.sideSlots.leave(to, 0);
+      this.sideSlots.leave(to);
       throw error;
     }
     this.#handed[side] = 0;
     this.ready[to] = 0;
   }
 
-  /** Gives the slot's sequence memory to write up to `tokens` tokens. Throws KV_OUT_OF_PAGES, KV_SLOT_BUSY, or what the driver says. */
-  ensure(slot: number, tokens: number): void {
-    const side = this.sideSlots.of[slot]!;
-    let ready = alwaysReady;
-    for (const tensor of this.#in(this.sideSlots.carried[slot]!)) ready = Math.min(ready, tensor.ensure(side, tokens));
-    this.ready[slot] = ready;
+  /**
+   * Throws KV_OUT_OF_PAGES unless all sequences of a batch may write its tokens, KV_SLOT_BUSY, or what the driver says. Takes and evicts
+   * nothing.
+   */
+  check(batch: SideBatch): void {
+    const { firm, all } = this.#needsOf(batch);
+    if (this.budget.hasRoom(all)) return;
+    this.budget.check(firm);
+  }
+
+  /** Gives the sequences of a batch memory to write its tokens, or changes nothing. Throws as `check`. */
+  ensure(batch: SideBatch): void {
+    const { slots, tokens, length } = batch;
+    const { firm, all } = this.#needsOf(batch);
+    const isShort = !this.budget.hasRoom(all);
+    this.budget.makeRoom(isShort ? firm : all);
+    const mapped: [tensor: SideTensor, side: number, pages: number][] = [];
+    try {
+      for (let index = 0; index < length; index += 1) {
+        const slot = slots[index]!;
+        const end = this.slots.length[slot]! + tokens[index]!;
+        if (this.ready[slot]! >= end) continue;
+        const side = this.sideSlots.of[slot]!;
+        let ready = alwaysReady;
+        for (const tensor of this.#in(this.sideSlots.carried[slot]!)) {
+          mapped.push([tensor, side, tensor.mappedPages(side)]);
+          ready = Math.min(ready, tensor.ensure(side, end, isShort));
+        }
+        this.ready[slot] = ready;
+      }
+    } catch (error) {
+      for (const [tensor, side, pages] of mapped) this.#late.attempt(() => { tensor.undo(side, pages); });
+      for (let index = 0; index < length; index += 1) if (this.sideSlots.of[slots[index]!]! >= 0) this.ready[slots[index]!] = 0;
+      throw error;
+    }
   }
 
   /** Only the sequence's first `tokens` tokens count. Throws what the driver says, at the end; then they do not count, and stay mapped. */
@@ -234,24 +285,30 @@ export class SideTensors {
     }
   }
 
+  /** The sequence is released: it gets no more tokens. */
+  finish(slot: number): void {
+    this.sideSlots.finish(slot, this.slots.length[slot]!);
+  }
+
   /** No sequence has the slot any more, nor any queued work. */
-  retire(slot: number, tokens: number): void {
+  retire(slot: number): void {
     const carried = this.sideSlots.carried[slot]!;
     this.ready[slot] = alwaysReady;
-    const side = this.sideSlots.leave(slot, tokens);
+    const leased = this.sideSlots.of[slot]!;
+    const side = this.sideSlots.leave(slot);
     if (side >= 0) this.#giveBack(side, carried);
+    else if (leased >= 0) this.#keepLeased(leased);
   }
 
-  /** Keeps a side slot, whatever becomes of its sequence. */
-  lease(side: number): void {
-    this.sideSlots.lease(side);
+  /** Keeps tensors of a side slot, whatever becomes of its sequence. */
+  lease(side: number, tensors: number): void {
+    this.sideSlots.lease(side, tensors);
   }
 
-  endLease(side: number): void {
+  endLease(side: number, tensors: number): void {
     if (this.#isClosed) return;
-    const tensors = this.sideSlots.tensorsIn(side);
-    if (!this.sideSlots.endLease(side)) return;
-    this.#giveBack(side, tensors);
+    if (this.sideSlots.endLease(side, tensors)) this.#giveBack(side, this.sideSlots.tensorsIn(side));
+    else this.#keepLeased(side);
     this.#capacity.raise();
   }
 
@@ -260,11 +317,15 @@ export class SideTensors {
     this.#handed[side] = Math.max(this.#handed[side]!, tokens);
   }
 
-  /** Ends what no text and no sequence needs. Throws the driver's first refusal, at the end. */
+  /** Ends what no text and no sequence needs, and what a lowered bound does not leave room for. Throws the driver's first refusal, at the end. */
   endDropped(): void {
-    this.#inEach(this.everything, (tensor) => {
-      tensor.endDropped();
-    });
+    try {
+      this.#inEach(this.everything, (tensor) => {
+        tensor.endDropped();
+      });
+    } finally {
+      this.budget.keep();
+    }
   }
 
   counts(): SideCounts {
@@ -302,6 +363,58 @@ export class SideTensors {
     });
     if (side >= 0 && !this.#in(needs).some((tensor) => tensor.isQuarantined(side))) return side;
     throw createError('KV_NO_FREE_SLOT', { slots: this.sideSlots.count, retiringSlots: 0, leasedSlots: this.sideSlots.leased });
+  }
+
+  /** Finds what the tensors have of the request's text, which is not evicted until `forget`. Returns the pages that it needs besides. */
+  #find({ node, tokens, earmarkedTokens, needs }: SideRequest): readonly SideNeed[] {
+    return this.#in(needs).map((tensor) => {
+      const { arithmetic } = tensor.open;
+      const found = arithmetic.rowsFor(tokens);
+      tensor.found.find(node, tokens, found);
+      return { tensor, pages: Math.max(0, arithmetic.rowsFor(earmarkedTokens) - found) };
+    });
+  }
+
+  #forget(needs: number): void {
+    for (const tensor of this.#in(needs)) tensor.found.forget();
+  }
+
+  /** Pages that the sequences of a batch need to write its tokens, and these with the copies that can be done without. */
+  #needsOf({ slots, tokens, length }: SideBatch): { readonly firm: readonly SideNeed[]; readonly all: readonly SideNeed[] } {
+    const firm: SideNeed[] = [];
+    const all: SideNeed[] = [];
+    this.all.forEach((tensor, number) => {
+      const copied = new Map<number, number>();
+      let most = 0;
+      let spared = 0;
+      for (let index = 0; index < length; index += 1) {
+        const slot = slots[index]!;
+        const end = this.slots.length[slot]! + tokens[index]!;
+        if (this.ready[slot]! >= end || (this.sideSlots.carried[slot]! & 2 ** number) === 0) continue;
+        const need = tensor.pagesFor(this.sideSlots.of[slot]!, end, copied);
+        most += need.pages;
+        spared += need.spared;
+      }
+      if (most === 0) return;
+      firm.push({ tensor, pages: most - spared });
+      all.push({ tensor, pages: most });
+    });
+    return { firm, all };
+  }
+
+  /** A side slot that only leases keep has memory for no more than they read. */
+  #keepLeased(side: number): void {
+    const leases = this.sideSlots.leasesOf(side);
+    if (leases === undefined) return;
+    const ends = leases.map((tensors) =>
+      this.#in(tensors).reduce((least, { writes }) => Math.min(least, writes.written[side]!), this.sideSlots.finalTokens[side]!));
+    const hasViews = this.#handed[side]! > 0;
+    this.all.forEach((tensor, number) => {
+      if ((this.sideSlots.tensorsIn(side) & 2 ** number) === 0) return;
+      const tokens = leases.reduce((most, tensors, index) => ((tensors & 2 ** number) === 0 ? most : Math.max(most, ends[index]!)), 0);
+      this.#late.attempt(() => { tensor.keepFirst(side, tokens, hasViews); });
+    });
+    this.#late.attempt(() => { this.endDropped(); });
   }
 
   #giveBack(side: number, tensors: number): void {
