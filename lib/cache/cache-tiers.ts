@@ -2,6 +2,7 @@
 // what was demoted. Made only where the cache has tiers.
 
 import { createError } from '../base/errors.js';
+import { formatCount } from '../base/format.js';
 import { number } from '../base/options.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { CachedExtent, SelectedExtent } from '../prefix/eviction/eviction-policy.js';
@@ -84,7 +85,10 @@ export class CacheTiers {
     return this.#ready;
   }
 
-  /** Resolves when every text whose sequence is over, and its fence has passed, has been offered to the tiers, and none is on its way between them. */
+  /**
+   * Resolves when every text whose sequence is over, and its fence has passed, has been offered to the tiers, and none is on its way between them.
+   * Text that cannot be read now, for queued work or want of room, waits on (`waitingTexts`).
+   */
   async settled(): Promise<void> {
     this.#transfers.synchronize();
     await this.#demotions.settled();
@@ -198,7 +202,8 @@ export class CacheTiers {
   }
 
   /**
-   * Ends what is running; resolves when every tier is closed. Stores what is finished first, where the cache is still open. Rejects with KV_TIER_STALLED
+   * Ends what is running; resolves when every tier is closed. Stores what is finished first, where the cache is still open; what cannot be read then
+   * counts as dropped (`droppedTexts`). Rejects with KV_TIER_STALLED
    * where a tier of your own has answered nothing for `prefixCache.tierCloseTimeoutMs`, once the others are closed. Idempotent.
    */
   async close(): Promise<void> {
@@ -207,8 +212,10 @@ export class CacheTiers {
     await this.#end();
   }
 
-  /** The cache closes now: what was not stored is not. Its tiers are closed behind it. @internal */
+  /** The cache closes now: what was not stored is not, and a warning says so once. Its tiers are closed behind it. @internal */
   end(): void {
+    const texts = this.#closing === undefined ? this.#demotions.unfinished : 0;
+    if (texts > 0) warnOfLoss(texts);
     const isAwaited = this.#closing !== undefined;
     const closing = this.#end();
     if (!isAwaited) closing.catch(this.#report);
@@ -240,4 +247,17 @@ export class CacheTiers {
       if (underWay > 0) this.#silent.set(name, Math.max(underWay, this.#silent.get(name) ?? 0));
     }
   }
+}
+
+let hasWarned = false;
+
+/** Once in a process. */
+function warnOfLoss(texts: number): void {
+  if (hasWarned) return;
+  hasWarned = true;
+  process.emitWarning(
+    `A KvCache was closed while ${formatCount('finished text', texts)} had not been offered to its tiers: ${texts === 1 ? 'it is' : 'they are'} not stored. ` +
+    'End it with `await cache.shutdown()`, or call `await cache.prefixes.tiers.close()` before `cache.close()`.',
+    { code: 'KV_TEXT_NOT_STORED' },
+  );
 }

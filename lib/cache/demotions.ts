@@ -29,6 +29,8 @@ export class Demotions {
   #postponed: FinishedText[] = [];
   #running: Promise<void> | undefined;
   #isOver = false;
+  /** 1: a text is being stored. */
+  #underWay = 0;
   /** Texts of which some tier wanted a part that was evicted before it could be read. */
   #unstored = 0;
 
@@ -53,10 +55,21 @@ export class Demotions {
     return this.#finished.dropped + this.#unstored;
   }
 
-  /** Resolves when every finished text has been offered to the tiers. */
+  /** Finished texts that have not been stored, or are being, as far as tiers want them. */
+  get unfinished(): number {
+    return this.waiting + this.#underWay;
+  }
+
+  /** Resolves when every finished text has been offered to the tiers, as far as it can be read: what was interrupted is read again. */
   async settled(): Promise<void> {
-    if (this.#postponed.length > 0) this.#wake();
-    while (this.#running !== undefined) await this.#running;
+    for (;;) {
+      while (this.#running !== undefined) await this.#running;
+      const [waiting, interrupted] = [this.waiting, this.#transfers.interrupted];
+      if (waiting === 0 || this.#isOver) return;
+      this.#wake();
+      await this.#running;
+      if (this.waiting >= waiting && this.#transfers.interrupted === interrupted) return;
+    }
   }
 
   /** Forgets what waits. */
@@ -71,9 +84,12 @@ export class Demotions {
     this.#finished.drop(scope);
   }
 
-  /** Stores nothing any more. */
+  /** Stores nothing any more: what waits is dropped. */
   stop(): void {
+    if (this.#isOver) return;
     this.#isOver = true;
+    this.#unstored += this.waiting;
+    this.#postponed = [];
     this.#finished.listen(undefined);
   }
 
@@ -87,23 +103,27 @@ export class Demotions {
   }
 
   async #run(): Promise<void> {
-    const postponed = this.#postponed;
-    this.#postponed = [];
-    for (const finished of postponed) await this.#storeOrPostpone(finished);
+    for (let left = this.#postponed.length; left > 0; left -= 1) {
+      const finished = this.#postponed.shift(); // those that are put back go to the end
+      if (finished !== undefined) await this.#storeOrPostpone(finished);
+    }
     for (let finished = this.#finished.take(); finished !== undefined; finished = this.#finished.take()) await this.#storeOrPostpone(finished);
   }
 
   async #storeOrPostpone(finished: FinishedText): Promise<void> {
-    if (this.#isOver) return;
+    this.#underWay += 1;
     try {
+      const { clears } = this.#tiers;
       const { domain, text } = finished;
-      if (await this.#store(finished) || this.#isOver) return;
-      if (this.#index.match(domain, text, text.length).tokens < text.length) this.#unstored += 1;
+      if (await this.#store(finished) || this.#tiers.clears !== clears) return;
+      if (this.#isOver || this.#index.match(domain, text, text.length).tokens < text.length) this.#unstored += 1;
       else if (this.#postponed.length < mostPostponed) this.#postponed.push(finished);
       else this.#unstored += 1;
     } catch (error) {
       this.#unstored += 1;
       this.#memory.late.report(error);
+    } finally {
+      this.#underWay -= 1;
     }
   }
 

@@ -90,7 +90,7 @@ export class KvCache {
    */
   acquire(options: AcquireOptions = {}): Sequence {
     const read = readAcquireOptions(options);
-    this.lifetime.enter('acquire a slot');
+    this.lifetime.checkBeginning('acquire a slot');
     const { leases, idleRows, ahead, memory } = this.#parts;
     const { promptTokens, reserve, tenant, stream } = read;
     const { side } = this.#parts;
@@ -296,9 +296,34 @@ export class KvCache {
   }
 
   /**
+   * Ends all in order: no request and no sequence begins any more; the schedulers end theirs and wait for the engine's pass; the work of released
+   * sequences is waited for; the tiers store what is finished and close; the cache closes. Rejects with KV_TIMEOUT or KV_ABORTED while an engine
+   * does not answer, and with KV_TIER_STALLED or what a tier's `close` throws once all else is closed. May be called again.
+   */
+  async shutdown(options: WaitOptions = {}): Promise<void> {
+    if (this.isClosed) return;
+    readWaitOptions('KvCache.shutdown', options);
+    this.lifetime.beginShutdown();
+    await Promise.all(this.lifetime.schedulers.map((scheduler) => scheduler.close(options)));
+    const { memory, leases } = this.#parts;
+    if (!this.isClosed) {
+      memory.late.attempt(() => {
+        memory.fences.finish();
+        leases.pollRetirement();
+      });
+    }
+    try {
+      await this.prefixes.tiers?.close();
+    } finally {
+      this.close();
+    }
+  }
+
+  /**
    * Detaches views, stops the mapper, unmaps everything, frees the addresses, and closes the pool if it is the cache's own.
    * Throws KV_DRIVER_IN_USE while a scheduler's engine computes on it; that no other work on it will be launched is the caller's
-   * word. Streams named in fences are waited for. Idempotent; after a failure of the driver call it again, it goes on.
+   * word. Streams named in fences are waited for. Finished text that tiers were not offered yet is lost, and a warning says so once: `shutdown`
+   * stores it. Idempotent; after a failure of the driver call it again, it goes on.
    */
   close(): void {
     if (this.lifetime.isClosed) return;
@@ -323,6 +348,10 @@ export class KvCache {
 
   [Symbol.dispose](): void {
     this.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.shutdown();
   }
 
   #hearFences(): void {

@@ -1,14 +1,25 @@
 // Lifetime: whether a cache can be called. It closes in two stages, so that a close that the driver refuses can be called again; and
-// not while an engine's pass computes on its memory, since the device may write there until that is over.
+// not while an engine's pass computes on its memory, since the device may write there until that is over. It knows what serves requests on the
+// cache, so that a shutdown ends these first.
 
 import { createError } from '../base/errors.js';
 import { checkStack } from '../base/stack.js';
 import type { PolicyGuard } from '../device/policy-guard.js';
+import type { WaitOptions } from '../device/wait.js';
+
+/** What serves requests on a cache, as `KvCache.shutdown` ends it. */
+export interface Scheduling {
+  /** Ends its requests; resolves when no pass of theirs runs. */
+  close(options?: WaitOptions): Promise<void>;
+}
 
 export class Lifetime {
   readonly #guard: PolicyGuard;
   #state: 'open' | 'closing' | 'closed' = 'open';
   #passes = 0;
+  #isEnding = false;
+  /** Held weakly: one that was never closed can be collected. */
+  readonly #schedulers = new Set<WeakRef<Scheduling>>();
 
   constructor(guard: PolicyGuard) {
     this.#guard = guard;
@@ -28,6 +39,28 @@ export class Lifetime {
   enter(operation: string): void {
     checkStack();
     this.check(operation);
+  }
+
+  /** The same for what begins something: also while the cache shuts down. */
+  checkBeginning(operation: string): void {
+    if (this.#isEnding) throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
+    this.enter(operation);
+  }
+
+  /** From now on nothing begins; what is under way goes on. */
+  beginShutdown(): void {
+    this.#isEnding = true;
+  }
+
+  /** Something serves requests on the cache from now on. */
+  serves(scheduler: Scheduling): void {
+    for (const each of this.#schedulers) if (each.deref() === undefined) this.#schedulers.delete(each);
+    this.#schedulers.add(new WeakRef(scheduler));
+  }
+
+  /** All that serve requests, closed ones too. */
+  get schedulers(): readonly Scheduling[] {
+    return [...this.#schedulers].flatMap((each) => each.deref() ?? []);
   }
 
   /** A pass of a scheduler's engine begins. Returns what ends it. */

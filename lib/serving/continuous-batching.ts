@@ -9,7 +9,7 @@
 import { setImmediate } from 'node:timers/promises';
 
 import { createError, isKvError } from '../base/errors.js';
-import { ChangeSignal } from '../device/wait.js';
+import { ChangeSignal, readWaitOptions, waitUntil, type WaitOptions } from '../device/wait.js';
 import { Admission, withRetries } from './admission.js';
 import { publishBadLogits } from './bad-logits.js';
 import { EngineCalls, type EngineCall } from './engine-calls.js';
@@ -71,6 +71,7 @@ export class ContinuousBatching {
     });
     this.#admission = new Admission(options, this.requests, this.#running, this.#engine);
     this.#loading = new LoadingRequests(cache);
+    cache.lifetime.serves(this);
   }
 
   get totals(): ServingTotals {
@@ -172,6 +173,13 @@ export class ContinuousBatching {
     this.#engine.noteEnd();
     this.#dropUnneeded();
     this.#wake();
+  }
+
+  /** Ends all requests with KV_CLOSED; resolves when no pass of theirs runs. Rejects with KV_TIMEOUT or KV_ABORTED. */
+  async close(options: WaitOptions = {}): Promise<void> {
+    this.failAll(createError('KV_CLOSED', { operation: 'go on', owner: 'KvCache' }));
+    const read = readWaitOptions('KvCache.shutdown', options);
+    await waitUntil("the engine's pass", read, () => this.isIdle, { signals: [this.changed], mustAsk: () => false });
   }
 
   /**

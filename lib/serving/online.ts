@@ -50,6 +50,7 @@ export class OnlineScheduler {
     this.#maxWaiting = maxWaiting;
     this.#batching = new ContinuousBatching(this.#options);
     this.#noticing = { signals: [this.#batching.changed], mustAsk: () => false };
+    this.cache.lifetime.serves(this);
   }
 
   /** The cache whose slots it leases. */

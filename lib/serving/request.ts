@@ -247,7 +247,7 @@ export function budgetsOf(cache: KvCache): Budgets {
  */
 export function checkFits(request: ReadRequest, cache: KvCache, budgets?: Budgets): void {
   const { tokens, maxNewTokens } = request;
-  cache.lifetime.check('serve a request');
+  cache.lifetime.checkBeginning('serve a request');
   const peakTokens = tokens.length + maxNewTokens - 1; // the last token is never fed back, so it has no K and V
   const { maxTokens } = cache.layout;
   if (peakTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: peakTokens, maxTokens });

@@ -130,7 +130,7 @@ export type ReadSchedulerOptions = Omit<Given, 'now' | 'timer'> & {
 /** Defaults that follow from the cache, and functions whose answers are checked. `isOnline`: clients wait for single requests. */
 export function completeOptions({ now, timer, order, ...given }: Given, isOnline: boolean): ReadSchedulerOptions {
   const { layout, maxSequences, pool, lifetime, sideTensors, prefixes, driver } = given.cache;
-  lifetime.check('schedule requests on it');
+  lifetime.checkBeginning('schedule requests on it');
   const { vocabularyTokens } = given.engine;
   vocabulary(vocabularyTokens, { owner: 'SchedulerOptions', option: 'engine.vocabularyTokens' }); // a getter may answer anew
   const budgetRows = Math.floor(pool.counts().budgetPages / layout.pagesPerRow);

@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto';
 import path = require('node:path');
 import { getSystemErrorName } from 'node:util';
 
-import { createError } from '../base/errors.js';
+import { createError, isKvError } from '../base/errors.js';
 import { abortSignal, callable, notConstructible, optional, readOptions } from '../base/options.js';
 import { nativePutStates, nativeReadStates, type NativeStoreFaults, type NativeStoreStats } from '../device/native-store.js';
 import { unclosed } from '../device/weak-users.js';
@@ -279,8 +279,16 @@ export class DiskStore {
    * directory free. Later calls are answered `closed` or reject with KV_CLOSED. Idempotent: the same promise.
    */
   close(): Promise<void> {
-    this.#closing ??= this.#close();
-    return this.#closing;
+    if (this.#closing !== undefined) return this.#closing;
+    const closing = this.#closing = this.#close();
+    const { place } = this.#calls;
+    closings.set(place, closing);
+    const over = (): void => {
+      closes += 1;
+      if (closings.get(place) === closing) closings.delete(place);
+    };
+    closing.then(over, over);
+    return closing;
   }
 
   async #close(): Promise<void> {
@@ -319,17 +327,26 @@ function resultOf(reads: readonly ReadState[]): GetResult {
   return reason === undefined ? { isHit: true, reads } : { isHit: false, reason, reads };
 }
 
+/** Stores of this process that are closing, by their place: one that is opened there meanwhile waits for that. */
+const closings = new Map<string, Promise<void>>();
+/** How many have closed. */
+let closes = 0;
+
 /** Opens the store of a namespace's digest, with a test's faults in its system calls. @internal */
 export async function openStore(options: CheckedStoreOptions, digest: Uint8Array, faults?: NativeStoreFaults): Promise<DiskStore> {
   const { directory, bytes, segmentBytes, chunkBytes, threads, durability, direct } = options;
   const calls = new StoreCalls({
     directory: path.resolve(directory), namespace: digest, bytes, segmentBytes, chunkBytes, threads, durability: durabilities.indexOf(durability), direct,
   }, faults);
+  const before = closes;
   try {
     await calls.ask(undefined, (id) => { calls.native.open(id); return true; });
   } catch (error) {
     calls.native.stop();
-    throw error;
+    const closing = closings.get(calls.place);
+    if (!isKvError(error, 'KV_STORE_LOCKED') || (closing === undefined && closes === before)) throw error;
+    await closing?.catch(() => { /* its closer hears of it */ });
+    return openStore(options, digest, faults);
   }
   return new DiskStore(makerKey, options, calls);
 }

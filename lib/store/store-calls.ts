@@ -19,10 +19,13 @@ interface Waiting {
 
 export class StoreCalls {
   readonly native: NativeStore;
+  /** Names its directory and namespace. */
+  readonly place: string;
   readonly #waiting: Map<number, Waiting>;
   #lastId = 0;
 
   constructor(options: NativeStoreOptions, faults: NativeStoreFaults | undefined) {
+    this.place = `${Buffer.from(options.namespace).toString('hex')} ${options.directory}`;
     const waiting = this.#waiting = new Map<number, Waiting>();
     // Must not refer to this object: the addon keeps the function as long as the store.
     this.native = new (native().NativeStore)(options, (id, error, numbers, bytes) => {

@@ -185,3 +185,14 @@ function crc32c(bytes: Uint8Array): number {
   }
   return ~sum >>> 0;
 }
+
+test('a store that is opened while this process closes it waits for that', (t) => inFolder(async (directory) => {
+  const first = await DiskStore.open(options(directory));
+  await first.put(recordOf(1));
+  const closing = first.close();
+  const second = await DiskStore.open(options(directory));
+  await assertExact(t, second, 1);
+  await t.throwsAsync(DiskStore.open(options(directory)), { code: 'KV_STORE_LOCKED' });
+  await closing;
+  await second.close();
+}));
