@@ -14,6 +14,7 @@ import { selectedOf } from '../tiers/selected-extent.js';
 import { isOverBeforeSilence } from '../tiers/tier-calls.js';
 import type { DroppedBlocks, TierSet } from '../tiers/tier-set.js';
 import type { ChoiceFollowers } from './choice-followers.js';
+import { HeldText } from './held-text.js';
 import type { Demotions } from './demotions.js';
 import type { Promotion, PromotionRequest } from './promotion.js';
 import type { Promotions } from './promotions.js';
@@ -148,8 +149,8 @@ export class CacheTiers {
   /**
    * Stores blocks of the fastest tier that can (`diskTier`) anew, tokens first that selections read most: later selections then read fewer chunks.
    * Bytes stay what they are for every reader. Call it when the disk has time. Resolves how many blocks were; 0 at once while another run is under
-   * way. A block is considered once four selections have read of it, and stored anew where that spares a quarter of the chunks that hold the most
-   * important quarter of its tokens. Rejects with KV_INVALID_OPTION, also where no tier can, and with KV_CLOSED.
+   * way. A block is considered once four selections have read of it, and stored anew where that spares a quarter of the chunks that hold its most
+   * important tokens, as many as selections read of it on average. Rejects with KV_INVALID_OPTION, also where no tier can, and with KV_CLOSED.
    */
   reorder(options?: ReorderOptions): Promise<number> {
     return this.#followers.reordering.run(options, this.#ready);
@@ -165,7 +166,12 @@ export class CacheTiers {
     this.#promotions.prefill.measured(tokens, milliseconds);
   }
 
-  /** Ends loads and stores under way; returns whether there were any. @internal */
+  /** Keeps what the device has of a text from being evicted. @internal */
+  hold(domain: PrefixDomain, text: Int32Array): HeldText {
+    return new HeldText(this.#transfers, domain, text);
+  }
+
+  /** Ends loads, stores and holds under way; returns whether there were any. @internal */
   interrupt(): boolean {
     return this.#transfers.interrupt();
   }

@@ -18,7 +18,7 @@ import type { TextPlace, TiersExplanation } from './text-places.js';
 
 /**
  * Why no more of a prompt is cached. `side-evicted`, `side-never-written`: K and V are, up to `keyValueTokens`, but `sideTensor` is not:
- * its end was evicted, or the sequences that computed the text did not write it.
+ * its end was evicted, also with K and V that came back from a tier alone, or the sequences that computed the text did not write it.
  */
 export type PrefixExplanation = (TextExplanation | {
   readonly tokens: number;
@@ -39,7 +39,10 @@ export interface PrefixLookup {
    * computing the same twice. Equal to `cachedTokens` when none does.
    */
   readonly pendingTokens: number;
-  /** Tokens behind `cachedTokens` that `promote` could bring from tiers, as far as known without asking them. */
+  /**
+   * Tokens behind `cachedTokens` that `promote` could bring from tiers, as far as known without asking them. 0 for a request that carries side
+   * tensors, of which tiers have no rows: it would compute them all the same.
+   */
   readonly demotedTokens: number;
   /** Where the prompt lies, stretch by stretch: on the device, in tiers, in several of them. What lies nowhere is left out. */
   readonly stretches: readonly TextPlace[];
@@ -109,7 +112,7 @@ export class CachedTexts {
     const { tokens, pendingTokens } = hit;
     const onDevice = tokens === 0 ? [] : [{ from: 0, to: tokens, places: ['device'] }];
     return {
-      cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens), demotedTokens: tiers?.demotedTokens(domain, text, tokens) ?? 0,
+      cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens), demotedTokens: needs === 0 ? tiers?.demotedTokens(domain, text, tokens) ?? 0 : 0,
       stretches: tiers?.stretches(domain, text, tokens) ?? onDevice,
     };
   }

@@ -111,7 +111,7 @@ export class KvCache {
       selection?.end();
       throw error;
     }
-    const demotedTokens = this.prefixes.admitted(prompt, admitted);
+    const demotedTokens = this.prefixes.admitted(prompt, admitted, needs);
     idleRows.keepEager();
     return new Sequence(this.#parts, admitted, { demotedTokens, selection });
   }

@@ -132,7 +132,7 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   const admission = new Admission(memory, supply, cached, sharing, side);
   const idleRows = new IdleRows(memory, supply, choice, { eagerRows: Math.min(read.eagerRows, layout.maxRows), idleRowsLimit: read.idleRowsLimit });
   const leases = new SlotLeases(memory, admission, idleRows, cached, sharing);
-  const ahead = new RowsAhead(memory, supply, read.growth);
+  const ahead = new RowsAhead(memory, supply, read.growth, read.mapper === 'background');
   const steps = new Steps(memory, new BatchRows(memory, supply, sharing), tokens, side, ahead);
   const lifetime = new Lifetime(guard);
   const tiers = options === 'off' || finished === undefined ? undefined

@@ -28,8 +28,10 @@ import type { SlotMemory } from './slot-memory.js';
 import type { Steps } from './steps.js';
 import { Transfers } from './transfers.js';
 
-/** Slots beside those of users: one for what goes down, the others for what comes up. */
-export const transferSlots = mostPromotions + 1;
+/** Texts that are held for requests which wait for a slot, at most. */
+const mostHeld = 3;
+/** Slots beside those of users: one for what goes down, the others for what comes up, and for what is held. */
+export const transferSlots = mostPromotions + mostHeld + 1;
 
 /** What a cache with tiers was given. */
 export interface CacheTiersRules {

@@ -15,6 +15,7 @@ import type { CachedTexts, PrefixDrop, PrefixExplanation, PrefixLookup } from '.
 import { blockTokensField } from './prefix-block-keys.js';
 import { publishDropped, type PrefixDropReason, type PrefixEvents } from './prefix-events.js';
 import type { PrefixMetrics, PrefixStatistics } from './prefix-statistics.js';
+import type { HeldText } from './held-text.js';
 import type { Promotion } from './promotion.js';
 import { Prompts, type KnownPrompt } from './prompts.js';
 
@@ -147,6 +148,12 @@ export class Prefixes {
     return this.#texts.bring(domain, text, { ...given, deadlineMs: undefined, isHint: true });
   }
 
+  /** Keeps what the device has of a prompt for a request that waits for a slot; undefined without tiers. @internal */
+  hold(prompt: PromptOptions): HeldText | undefined {
+    const { text, domain } = this.#prompts.read('Prefixes.hold', prompt, {});
+    return this.#texts.isForgetting() ? undefined : this.tiers?.hold(domain, text);
+  }
+
   /** Why no more of a prompt is cached than is: for logs and an operator's questions. */
   explain(options: PrefixLookupOptions): PrefixExplanation {
     const { text, domain, needs } = this.#lookupPrompt('Prefixes.explain', options);
@@ -274,11 +281,11 @@ export class Prefixes {
     return this.isOn && !this.#texts.isForgetting() ? this.#prompts.of(request) : undefined;
   }
 
-  /** A request was admitted. Returns the tokens of its prompt behind those found that tiers have. @internal */
-  admitted(prompt: Prompt | undefined, { cachedBy, cachedTokens }: Admitted): number {
+  /** A request was admitted. Returns the tokens of its prompt behind those found that tiers have, if it can use them. @internal */
+  admitted(prompt: Prompt | undefined, { cachedBy, cachedTokens }: Admitted, needs: number): number {
     if (prompt?.canRead !== true) return 0;
     this.#statistics.request(prompt.text.length, cachedBy);
-    return this.tiers?.demotedTokens(prompt.domain, prompt.text, cachedTokens) ?? 0;
+    return needs !== 0 ? 0 : this.tiers?.demotedTokens(prompt.domain, prompt.text, cachedTokens) ?? 0;
   }
 
   #lookupPrompt(owner: string, options: PrefixLookupOptions): { text: Int32Array; domain: PrefixDomain; needs: number } {

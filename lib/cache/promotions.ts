@@ -123,7 +123,7 @@ export class Promotions {
       const ended = (end: PromotionEnd): Omit<Promotion, 'milliseconds'> => ({ cachedTokens, promotedTokens: 0, promotedFrom: {}, end, estimate });
       const missing = this.missing(domain, text, text.length, cachedTokens);
       const first = missing.blocks[0];
-      if (first === undefined && unasked === undefined) return ended('complete');
+      if (first === undefined && unasked === undefined) return ended(this.#endAt(domain, text, cachedTokens));
       if (limit.aborted) return ended(limit.reason as PromotionEnd);
       if (first === undefined) return ended(unasked!);
       const sources = this.#tiers.sources();
@@ -151,8 +151,9 @@ export class Promotions {
       try {
         const brought = await loading;
         const rest = worth.blocks.length < missing.blocks.length ? 'recompute-cheaper' : unasked ?? 'complete';
-        const end = brought.end === 'complete' ? rest : brought.end;
-        return { ...brought, cachedTokens: this.cachedTokens(domain, text), estimate, end };
+        const nowCached = this.cachedTokens(domain, text);
+        const whole = rest === 'complete' ? this.#endAt(domain, text, nowCached) : rest;
+        return { ...brought, cachedTokens: nowCached, estimate, end: brought.end === 'complete' ? whole : brought.end };
       } finally {
         this.#running.delete(first.key);
         this.#hints -= isHint ? 1 : 0;
@@ -177,6 +178,14 @@ export class Promotions {
     await Promise.race([...loads.map(({ loading }) => loading), over]).catch(() => { /* it was told elsewhere */ });
     this.#waiting -= waiting;
     return patience.end();
+  }
+
+  /** `complete` only where all that is stored is on the device: else what came is gone again, or a block before what is stored was lost. */
+  #endAt(domain: PrefixDomain, text: Int32Array, cachedTokens: number): PromotionEnd {
+    if (this.missing(domain, text, text.length, cachedTokens).tokens > cachedTokens) return 'no-memory';
+    const { blocks, partial, tokens } = this.#tiers.match(domain, text);
+    const isStored = [...blocks, partial].some((block) => block !== undefined && block.tiers !== 0 && Math.min(block.to, tokens) > cachedTokens);
+    return isStored ? 'lost' : 'complete';
   }
 
   /** Blocks behind the first `cachedTokens` of text[0, limit) that tiers have, without a hole, and tokens up to where they agree. */

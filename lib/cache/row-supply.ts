@@ -141,9 +141,13 @@ export class RowSupply implements PageUser {
     return missing;
   }
 
-  /** Evicts prefixes so that the mapper finds so many free pages, as far as that goes: it reclaims none itself. */
-  evictFor(pages: number): void {
-    const missing = pages - this.#pool.native.available();
+  /**
+   * Takes rows of retired slots that hold no prefix, then evicts prefixes, so that the mapper finds so many free pages, as far as that goes: it
+   * reclaims none itself. Tails of running sequences stay, which would ask for them again.
+   */
+  makeFree(pages: number): void {
+    let missing = pages - this.#pool.native.available();
+    if (missing > 0) missing -= this.#reclaimSurplus(missing, false);
     const evictable = missing > 0 ? this.#cached.evictablePages() : 0;
     if (evictable > 0) this.#cached.evict(Math.min(missing, evictable));
   }
@@ -201,8 +205,8 @@ export class RowSupply implements PageUser {
     return pages;
   }
 
-  #reclaimSurplus(pages: number): number {
-    this.#collect(true);
+  #reclaimSurplus(pages: number, withActive = true): number {
+    this.#collect(withActive);
     let freed = 0;
     while (freed < pages && this.#idle.count > 0) {
       freed += this.#takeFromOne(Math.ceil((pages - freed) / this.#layout.pagesPerRow));

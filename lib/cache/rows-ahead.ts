@@ -17,12 +17,14 @@ export class RowsAhead {
   readonly #guard: PolicyGuard;
   /** Slots and the rows that each is to have, for the addon. */
   readonly #pairs: Int32Array;
+  readonly #hasMapper: boolean;
   /** Whether some slots are there for transfers. */
   readonly #hasTransfers: boolean;
   /** Whether the mapper was asked for anything by the latest request. Read only. */
   hasRequests = false;
 
-  constructor(memory: SlotMemory, supply: RowSupply, growth: GrowthPolicy) {
+  constructor(memory: SlotMemory, supply: RowSupply, growth: GrowthPolicy, hasMapper: boolean) {
+    this.#hasMapper = hasMapper;
     this.#memory = memory;
     this.#slots = memory.slots;
     this.#supply = supply;
@@ -78,9 +80,9 @@ export class RowsAhead {
       const rows = this.#pairs[2 * index + 1]!;
       pages += this.#slots.missingPages(slot, rows) - this.#slots.earmarkedPages(slot, rows); // those are set aside
     }
-    if (pages > 0) this.#memory.late.attempt(() => {
+    if (pages > 0 && this.#hasMapper) this.#memory.late.attempt(() => {
       checkStack();
-      this.#supply.evictFor(pages);
+      this.#supply.makeFree(pages);
     });
     this.#memory.native.request(this.#pairs, count);
   }

@@ -46,6 +46,7 @@ export class Transfers {
   readonly #registry: RowRegistry;
   readonly #copies: BlockCopies;
   readonly #open = new Set<Transfer>();
+  #isOver = false;
   /** Transfers that were ended for want of pages, so far. Read only. */
   interrupted = 0;
 
@@ -91,6 +92,17 @@ export class Transfers {
     } catch (error) {
       if (isWantOfRoom(error)) return undefined;
       throw error;
+    }
+  }
+
+  /** A transfer that only holds what is cached of a text; undefined where there is no slot for one, or the cache closes. */
+  hold(prompt: Omit<Prompt, 'canRead' | 'canWrite'>): Transfer | undefined {
+    if (this.#isOver) return undefined;
+    try {
+      return this.open(prompt, prompt.text.length, false);
+    } catch (error) {
+      this.#memory.late.report(error);
+      return undefined;
     }
   }
 
@@ -199,6 +211,7 @@ export class Transfers {
 
   /** The cache closes: no slot is given back any more. */
   forgetAll(): void {
+    this.#isOver = true;
     this.#copies.cancel();
     for (const transfer of this.#open) transfer.isOver = true;
     this.#open.clear();

@@ -2,7 +2,7 @@
 // request's tokens.
 
 import { createError } from '../base/errors.js';
-import { formatCount, formatNumber } from '../base/format.js';
+import { formatCount, formatList, formatNumber } from '../base/format.js';
 import { instanceOf, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
 import { KvCache, type Driver } from '../index.js';
 import { attendable } from '../kernels/kernel-layers.js';
@@ -34,7 +34,7 @@ export interface LlamaEngineOptions {
    * and logits differ in their last bits. Default `fast`.
    */
   readonly results?: 'fast' | 'exact' | undefined;
-  /** Name of the side tensor [token, hidden size of the model], float32, that each pass answers with: hidden states behind the last layer. Default: none. */
+  /** Name of the side tensor [token, hidden size of the model], float32, that each pass answers with: hidden states behind the last layer. The cache must have it. Default: none. */
   readonly hidden?: string | undefined;
 }
 
@@ -52,7 +52,23 @@ export function readLlamaEngineOptions(options: LlamaEngineOptions) {
   const read = readOptions('LlamaEngine', options, spec);
   checkShape(read.model.config, read.cache);
   checkResults(read.results, read.cache.driver);
+  if (read.hidden !== undefined) checkHidden(read.hidden, read.model.config.hidden, read.cache);
   return read;
+}
+
+/** Throws KV_INVALID_OPTION unless the cache has the side tensor, and it takes the model's hidden states as they are. */
+function checkHidden(name: string, width: number, { sideTensors }: KvCache): void {
+  const wanted = `\`sideTensors: { ${JSON.stringify(name)}: { width: ${width}, dtype: 'float32' } }\``;
+  const refuse = (expected: string, received: unknown): never => {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'LlamaEngine', option: 'hidden', expected, received, hint: `Open the cache with ${wanted}.`,
+    });
+  };
+  const tensor = sideTensors.find((each) => each.name === name);
+  const names = sideTensors.map((each) => `'${each.name}'`);
+  if (tensor === undefined) return refuse(names.length === 0 ? 'left out: the cache has no side tensors' : `the name of a side tensor of the cache: ${formatList(names)}`, name);
+  if (tensor.width === width && tensor.dtype === 'float32') return;
+  refuse(`a side tensor of ${formatNumber(width)} float32 elements a token`, `'${name}' of ${formatNumber(tensor.width)} ${tensor.dtype} elements`);
 }
 
 /**

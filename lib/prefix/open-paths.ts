@@ -191,7 +191,7 @@ export class OpenPaths {
       nodes.pins[child] = 1;
       this.#go(path, child, length);
     }
-    for (const listener of this.#listeners) listener.added?.(path.node, at);
+    for (const listener of this.#listeners) listener.added?.(path.node, at, path.isTransfer);
   }
 
   /** Tokens of a leaf that stay when the path leaves those from `length` on: what other paths use, or wrote. */

@@ -19,7 +19,7 @@ export interface TreePlace {
  */
 export interface TextListener {
   /** The node has new tokens from `from` to its end. */
-  added?(node: number, from: number): void;
+  added?(node: number, from: number, isTransfer: boolean): void;
   /** The node loses its tokens [from, to), which are still there; none is left when `from` is where it starts. */
   cut?(node: number, from: number, to: number, reason: number): void;
   /** `upper` was cut off the front of `lower`. */

@@ -223,8 +223,10 @@ export class Admission {
     if (!isAlone && !this.#hasRoom(generation)) return this.#refuse(generation);
     const { waiting } = this.#requests;
     try {
+      generation.held?.end(); // the slot that it is held in is the best for it
       generation.start(this.#lease(generation));
     } catch (error) {
+      generation.held?.again();
       if (!isKvError(error) || error.recovery === 'restart' || error.code === 'KV_CLOSED') throw error;
       const isShort = error.recovery === 'free';
       if (isShort && !isAlone) return this.#refuse(generation);

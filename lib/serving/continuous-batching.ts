@@ -200,6 +200,7 @@ export class ContinuousBatching {
       this.requests.waiting.beginStep();
       this.#running.keepOrder();
       await this.#admission.admit();
+      this.#loading.beginNext(); // what was held may have its slot
       if (!this.#isPaused && this.#prepare()) await this.#compute(this.#passes);
     } finally {
       this.#isStepping = false;
@@ -216,7 +217,10 @@ export class ContinuousBatching {
     await setImmediate();
     while (this.#isPaused && this.#running.length === 0 && this.requests.count > 0) await this.#woken();
     await this.#admission.unblocked();
-    while (this.#loading.count > 0 && this.#running.length === 0 && this.requests.waiting.length === 0) await this.#woken();
+    while (this.#loading.count > 0 && this.#running.length === 0 && this.requests.waiting.length === 0) {
+      this.#loading.beginNext();
+      await this.#woken();
+    }
   }
 
   async #compute(passes: StepPasses): Promise<void> {

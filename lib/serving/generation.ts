@@ -6,6 +6,7 @@
 // give the next.
 
 import { createError } from '../base/errors.js';
+import type { HeldText } from '../cache/held-text.js';
 import type { KvCache } from '../cache/kv-cache.js';
 import type { Promotion } from '../cache/promotion.js';
 import type { KnownPrompt } from '../cache/prompts.js';
@@ -55,6 +56,8 @@ export class Generation implements OrderedRequest {
   namespace = '';
   /** Tokens that it had found cached when its logits were not numbers: it is computed once more without them; 0: it is not. */
   distrustedTokens = 0;
+  /** What tiers brought for it, until it has a slot. */
+  held: HeldText | undefined;
   /** Stored text of which its first sequence is given a part. */
   selected: SelectedText | undefined;
   preemptions = 0;
@@ -258,6 +261,7 @@ export class Generation implements OrderedRequest {
   start(sequence: Sequence): void {
     this.sequence = sequence;
     this.length = sequence.length;
+    this.held = undefined;
     this.leader = undefined;
     this.shortage = undefined;
     this.selected = undefined; // a sequence that it may need later is exact

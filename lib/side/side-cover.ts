@@ -188,12 +188,12 @@ export class SideCover implements TextListener {
 
   // As TextListener.
 
-  added(node: number, from: number): void {
+  added(node: number, from: number, isTransfer: boolean): void {
     this.#fit();
     if (from > this.#nodes.from[node]!) return; // it has become longer
     this.#covered.to[node] = from;
     this.#covered.tailRow[node] = -1;
-    this.#wasEvicted[node] = 0;
+    this.#wasEvicted[node] = isTransfer ? 1 : 0; // what comes from tiers has lost its rows, if it had any
   }
 
   cut(node: number, from: number, _to: number, reason: number): void {

@@ -22,7 +22,7 @@ export interface BlockReordererOptions {
   readonly means: ImportanceMeans;
   /** Rows that a chunk holds: `chunkBytes` of the tier by the bytes of a token in a stripe. A fraction counts. */
   readonly chunkTokens: number;
-  /** Share of a block's tokens that requests select, above 0 … 1. Default 0.25. */
+  /** Share of a block's tokens that requests select, above 0 … 1. Default: as requests have selected of the block, on average. */
   readonly ratio?: number;
   /** Requests that must have noted a block first, 1 or more. Default 4. */
   readonly leastNotes?: number;
@@ -41,13 +41,13 @@ interface Candidate {
 }
 
 export class BlockReorderer {
-  readonly #options: Required<BlockReordererOptions>;
+  readonly #options: BlockReordererOptions & Required<Omit<BlockReordererOptions, 'ratio'>>;
   #isRunning = false;
   #reordered = 0;
   #refused = 0;
 
   constructor(options: BlockReordererOptions) {
-    this.#options = { ratio: 0.25, leastNotes: 4, leastSaving: 0.25, ...options };
+    this.#options = { leastNotes: 4, leastSaving: 0.25, ...options };
   }
 
   /** Blocks that were reordered, and those that the tier refused. */
@@ -95,7 +95,8 @@ export class BlockReorderer {
     const notes = means.notesOf(key);
     if (notes < leastNotes || !tier.has(key)) return undefined;
     const order = orderByImportance(means.of(key)!);
-    const important = order.slice(0, Math.max(1, Math.ceil(order.length * ratio)));
+    const selected = ratio === undefined ? Math.round(means.sumOf(key)!) : Math.ceil(order.length * ratio);
+    const important = order.slice(0, Math.max(1, selected));
     const now = chunksHolding(important, tier.rowsOf(key), chunkTokens);
     const saved = now - Math.ceil(important.length / chunkTokens);
     return saved > 0 && saved >= leastSaving * now ? { key, order, gain: saved * notes } : undefined;

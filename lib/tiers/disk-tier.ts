@@ -24,8 +24,8 @@ export interface DiskTierOptions {
    */
   readonly durability?: Durability | undefined;
   /**
-   * `twice`: a block is written when its text was seen a second time, which spares the disk what never returns. `all`: at once. Default
-   * `twice`.
+   * `all`: a block is written at once, and found when its text comes a second time, also after a restart. `twice`: when its text was seen a
+   * second time by this process, which spares the disk what never returns, and finds less. Default `all`.
    */
   readonly admit?: 'twice' | 'all' | undefined;
   /** What stays where it is full: text that is likely to return, learnt from which did, or text used last. Default `adaptive`. */
@@ -50,7 +50,7 @@ const spec = {
   bytes: integer({ min: 16 * MiB }),
   tenantBytes: optional(integer({ min: 4096 })),
   durability: withDefault(oneOf(durabilities), 'interval' as const),
-  admit: withDefault(oneOf(['twice', 'all']), 'twice'),
+  admit: withDefault(oneOf(['twice', 'all']), 'all'),
   keeps: withDefault(oneOf(['adaptive', 'recent']), 'adaptive'),
   threads: optional(integer({ min: 1, max: 64 })),
   direct: withDefault(boolean, true),

@@ -3,6 +3,8 @@
 
 import { randomInt } from 'node:crypto';
 
+import { createError } from '../base/errors.js';
+import { formatCount, formatNumber } from '../base/format.js';
 import { RecentMap } from '../base/recent-map.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
@@ -356,6 +358,7 @@ export class TierSet {
       },
     }));
     if (this.#isClosed) return;
+    checkHoldsBlock(open, this.bytesOf(this.keys.blockTokens), this.keys.blockTokens);
     if (this.clears === clears) this.#adopt(open, found);
     else await open.calls.track<unknown>(open.tier.remove(found.map(({ key }) => key)));
     open.state = 'open';
@@ -397,6 +400,16 @@ export class TierSet {
       release();
     }
   }
+}
+
+/** Throws KV_INVALID_OPTION for a tier in which no whole block has room: text of any length would be refused. */
+function checkHoldsBlock({ tier, contents }: OpenTier, bytes: number, tokens: number): void {
+  const size = contents.sizeOf(bytes);
+  if (tier.capacityBytes === undefined || !(tier.capacityBytes < size)) return;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: tier.name, option: 'bytes', received: tier.capacityBytes, expected: `room for a block at least: ${formatNumber(size)} bytes for ${formatCount('token', tokens)}`,
+    hint: 'Make the tier larger, or blocks smaller (`prefixCache.tierBlockTokens`). Nothing is stored there.',
+  });
 }
 
 /** What a tier of the user's own tells may be anything. */
