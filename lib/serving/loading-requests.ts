@@ -40,7 +40,7 @@ export class LoadingRequests {
     const { caching } = generation.request;
     const { tiers } = this.#cache.prefixes;
     if (tiers === undefined || (caching !== 'read-write' && caching !== 'read') || !this.#canUse(generation)) return false;
-    if (!tiers.mayHaveMore && this.#cache.prefixes.lookup(promptOf(generation)).demotedTokens === 0) return false;
+    if (!tiers.mayHaveMore && this.#cache.prefixes.lookup({ ...promptOf(generation), needs: [] }).demotedTokens === 0) return false;
     this.#loading.set(generation, { abort: new AbortController(), onOver, pages: 0 });
     this.#waiting.add(generation);
     this.beginNext();

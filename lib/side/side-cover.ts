@@ -67,7 +67,7 @@ export class SideCover implements TextListener {
   /** Why no more of the text is covered, where its first `tokens` tokens end in `node`. */
   reasonAt(node: number, tokens: number): CoverEnd {
     let last = node;
-    for (let at = node; at >= 0 && !this.#covered.isCovered(at); at = this.#nodes.parent[at]!) last = at;
+    for (let at = node; at >= 0 && !this.#covered.isRoot(at) && !this.#covered.isCovered(at); at = this.#nodes.parent[at]!) last = at;
     const covered = node < 0 ? node : this.#covered.deepestCovered(node);
     const ends = covered >= 0 && !this.#covered.isRoot(covered) && this.#covered.to[covered]! < Math.min(tokens, this.#nodes.to[covered]!) ? covered : last;
     return ends >= 0 && ends < this.#wasEvicted.length && this.#wasEvicted[ends] === 1 ? 'side-evicted' : 'side-never-written';
