@@ -62,14 +62,18 @@ export class Demotions {
 
   /** Resolves when every finished text has been offered to the tiers, as far as it can be read: what was interrupted is read again. */
   async settled(): Promise<void> {
+    await this.#quiet();
     for (;;) {
-      while (this.#running !== undefined) await this.#running;
       const [waiting, interrupted] = [this.waiting, this.#transfers.interrupted];
       if (waiting === 0 || this.#isOver) return;
       this.#wake();
-      await this.#running;
+      await this.#quiet();
       if (this.waiting >= waiting && this.#transfers.interrupted === interrupted) return;
     }
+  }
+
+  async #quiet(): Promise<void> {
+    while (this.#running !== undefined) await this.#running;
   }
 
   /** Forgets what waits. */

@@ -160,7 +160,7 @@ slow('many texts on a disk')('a tier whose properties throw costs no request its
       const value: unknown = Reflect.get(target, property);
       return typeof value === 'function' ? (value as () => unknown).bind(target) : value;
     } });
-    const world = await open(t, [a], hostTier({ bytes: 4096 }), throwing, 1);
+    const world = await open(t, [a], hostTier({ bytes: oneBlock }), throwing, 1);
     isThrowing = true;
     const { lateErrors } = world.cache.metrics;
     const sequence = await world.lossy(a, { selector: first, ratio: 0.25 });

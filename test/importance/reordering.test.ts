@@ -125,7 +125,7 @@ test(`once layers and requests agree, a selection reads at most 1.2 times the by
 slow('reorders in the background')(`blocks are reordered by themselves behind so many selections, in the background, and no byte is another (seed ${seed})`, async (t) => {
   for (const reorderAfter of [4, 7, 0]) {
     const random = new Random(seed);
-    const world = new SelectionWorld(t, random, { tiers: [hostTier({ bytes: 4096 }), disk(t)], blockTokens, reorderAfter });
+    const world = new SelectionWorld(t, random, { tiers: [disk(t)], blockTokens, reorderAfter });
     const tiers = world.cache.prefixes.tiers!;
     await tiers.ready();
     const text = Int32Array.from(randomText(random, 400));
@@ -242,7 +242,7 @@ test(`a block that was dropped and stored again is reordered again (seed ${seed}
 test('what is noted of text that another tier has alone is kept until the disk has it', async (t) => {
   const directory = mkdtempSync(path.join(tmpdir(), 'vkv-reordering-'));
   t.teardown(() => removeFolder(directory));
-  const { world, texts: [text] } = await worldOf(t, [hostTier({ bytes: 16 * MiB }), diskTier({ directory, bytes: 64 * MiB, chunkBytes: 4096 })]); // seen twice
+  const { world, texts: [text] } = await worldOf(t, [hostTier({ bytes: 16 * MiB }), diskTier({ directory, bytes: 64 * MiB, admit: 'twice', chunkBytes: 4096 })]);
   const tiers = world.cache.prefixes.tiers!;
   for (let request = 0; request < 4; request += 1) await answerOf(world, text!);
   t.is(await tiers.reorder(), 0);
