@@ -267,6 +267,8 @@ export class Admission {
     } catch (error) {
       generation.shortage = error as Error;
     }
+    generation.held?.end();
+    generation.held = undefined;
     this.#budgets = budgets;
     this.#requests.waiting.setAside(generation);
     this.#capacity.blockForBudget();

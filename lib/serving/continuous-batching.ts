@@ -193,6 +193,7 @@ export class ContinuousBatching {
       this.#requeueLost();
       if (this.#isPaused) {
         this.#admission.preemptAll();
+        this.#loading.letGo();
         return;
       }
       const stall = this.#engine.stall();

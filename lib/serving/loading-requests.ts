@@ -68,6 +68,15 @@ export class LoadingRequests {
     loading?.abort.abort();
   }
 
+  /** What tiers brought for waiting requests may be evicted, as the memory is lent: it comes again, or is computed. */
+  letGo(): void {
+    for (const generation of this.#held) {
+      generation.held?.end();
+      generation.held = undefined;
+    }
+    this.#held.clear();
+  }
+
   /** All have ended. */
   dropAll(): void {
     for (const generation of [...this.#loading.keys(), ...this.#held]) this.drop(generation);

@@ -34,10 +34,12 @@ interface Probe {
 }
 
 const probes = {
+  arena_probe: { sources: ['native/host/', 'native/pinned_arena.cc'] },
   crc32c_probe: { sources: ['native/crc32c'] },
   cuda_probe: { sources: ['native/cuda/', 'native/mock/'] },
   host_probe: { sources: ['native/host/'] },
   host_stream_probe: { sources: ['native/host/host_stream'] },
+  sync_timer_probe: { sources: ['native/store/sync_timer.cc'] },
   mock_probe: { sources: ['native/mock/', 'native/cuda/results.cc'] },
   kernels_probe: { sources: ['kernels/cuda/launches.cc', 'kernels/reference.cc'], switchesStacks: true },
   dense_probe: {
