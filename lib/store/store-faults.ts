@@ -10,9 +10,9 @@ import type { NativeStoreFaults } from '../device/native-store.js';
 import { openStore, type DiskStore } from './disk-store.js';
 import { readStoreOptions, type DiskStoreOptions } from './disk-store-options.js';
 
-/** System calls by name. `read` and `write` are `pread` and `pwrite`, `sync` is `fdatasync`, `syncFolder` `fsync`, `allocate` `fallocate`. */
+/** System calls by name. `read` and `write` are `pread` and `pwrite`, `sync` is `fdatasync`, `syncFolder` `fsync`, `allocate` `fallocate`, `random` `getrandom`. */
 export const fileCalls = [
-  'open', 'read', 'write', 'allocate', 'truncate', 'sync', 'syncFolder', 'rename', 'unlink', 'makeFolder', 'lock', 'readFolder', 'size',
+  'open', 'read', 'write', 'allocate', 'truncate', 'sync', 'syncFolder', 'rename', 'unlink', 'makeFolder', 'lock', 'readFolder', 'size', 'random',
 ] as const;
 
 /** One of them. */

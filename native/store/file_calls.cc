@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -153,6 +154,12 @@ int FileCalls::MakeFolder(const std::string& path) const {
 int FileCalls::Lock(int file) const {
   if (const int error = Before(FileCall::kLock).error) return error;
   return ResultOf(flock(file, LOCK_EX | LOCK_NB));
+}
+
+int FileCalls::Random(void* into, size_t bytes) const {
+  if (const int error = Before(FileCall::kRandom).error) return error;
+  const ssize_t got = getrandom(into, bytes, 0);
+  return got < 0 ? errno : static_cast<size_t>(got) == bytes ? 0 : EIO;
 }
 
 int FileCalls::ReadFolder(const std::string& path, std::vector<std::string>& names) const {

@@ -48,6 +48,8 @@ class FileCalls {
   int MakeFolder(const std::string& path) const;
   // Without waiting: EWOULDBLOCK where another open file has it.
   int Lock(int file) const;
+  // Random bytes, at most 256. Any error, where the system has none.
+  int Random(void* into, size_t bytes) const;
   // Names in a folder but `.` and `..`, sorted.
   int ReadFolder(const std::string& path, std::vector<std::string>& names) const;
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kNames[kFileCallKinds] = {"open", "read",       "write",  "allocate", "truncate",
                                                 "sync", "syncFolder", "rename", "unlink",   "makeFolder",
-                                                "lock", "readFolder", "size"};
+                                                "lock", "readFolder", "size",   "random"};
 
 [[noreturn]] void KillProcess() {
   kill(getpid(), SIGKILL);

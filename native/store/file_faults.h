@@ -29,8 +29,9 @@ enum class FileCall : uint8_t {
   kLock,
   kReadFolder,
   kSize,
+  kRandom,
 };
-inline constexpr size_t kFileCallKinds = 13;
+inline constexpr size_t kFileCallKinds = 14;
 
 // "open", "read" and so on; null beyond the last.
 const char* FileCallName(size_t kind);

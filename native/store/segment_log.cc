@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/random.h>
 
 #include <algorithm>
 
@@ -21,16 +20,6 @@ uint64_t FooterBytes(uint64_t entries_bytes) { return ToBlocks(entries_bytes) + 
 constexpr uint64_t kSmallSegmentBytes = 64 << 10;
 
 bool IsWantOfSpace(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
-
-Epoch RandomEpoch() {
-  Epoch epoch;
-  size_t done = 0;
-  while (done < epoch.bytes.size()) {
-    const ssize_t got = getrandom(epoch.bytes.data() + done, epoch.bytes.size() - done, 0);
-    if (got > 0) done += static_cast<size_t>(got);
-  }
-  return epoch;
-}
 
 }  // namespace
 
@@ -125,7 +114,11 @@ Outcome SegmentLog::Create(RoomFor purpose, uint64_t needed_bytes, std::shared_p
 }
 
 Outcome SegmentLog::CreateOf(uint64_t bytes, std::shared_ptr<Segment>& segment) {
-  const Epoch epoch = RandomEpoch();
+  Epoch epoch;
+  if (const int error = context_.calls.Random(epoch.bytes.data(), epoch.bytes.size())) {
+    context_.Failed("getrandom", error, context_.counters.failed_writes);
+    return Outcome::kFailed;
+  }
   if (next_number_ == 0) {
     const auto all = context_.index.Segments();
     next_number_ = all.empty() ? 1 : all.back()->number + 1;
