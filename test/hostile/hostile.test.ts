@@ -16,7 +16,7 @@ import * as server from 'virtual-kv/server';
 import * as testing from 'virtual-kv/testing';
 
 import { seedOf } from '../helpers/seed.js';
-import { declareSlow } from '../runner/measure.js';
+import { costly } from '../runner/slow.js';
 import { sampleSeed, scale, tier } from '../runner/tier.js';
 import { hostOnly, table } from './table.js';
 
@@ -33,7 +33,7 @@ const env = { ...process.env, ASAN_OPTIONS: `${process.env['ASAN_OPTIONS'] ?? ''
 const part = { quick: 1 / 20, all: 1 / 4, release: 1 }[tier] * Math.min(1, tier === 'quick' ? 1 : scale);
 /** Of exports, each with a process of its own. */
 const groups = 4;
-const dear = declareSlow(test, 'a process with worlds of every export', false);
+const dear = costly('a process with worlds of every export');
 
 interface End {
   readonly code: number | null;

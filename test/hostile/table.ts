@@ -122,6 +122,7 @@ export const table: Readonly<Record<string, Rows>> = {
     createBatch: ({ cache }) => call(cache.createBatch.bind(cache), 2),
     discard: ({ cache, batch }) => call(cache.discard.bind(cache), batch),
     prepare: ({ cache }) => call(cache.prepare.bind(cache), cache.createBatch()),
+    shutdown: ({ cache }) => call(cache.shutdown.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
     settled: ({ cache }) => call(cache.settled.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
     slotFree: ({ cache }) => call(cache.slotFree.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
     stamp: ({ cache, sequence }) => call(cache.stamp.bind(cache), sequence, 0, 3, 7n),

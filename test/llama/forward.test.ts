@@ -124,7 +124,7 @@ const narrow: readonly (readonly [RowDtype, typeof fakeCublas | undefined, numbe
 for (const [weights, cublas, tolerance] of narrow) {
   const seed = seedOf(`${weights} on a device`);
   const by = cublas === undefined ? 'our own kernels' : 'cuBLAS';
-  (cublas === undefined || hasCompiler ? test : test.skip)(`weights of ${weights} on a device, by ${by} (seed ${seed})`, async (t) => {
+  (cublas === undefined || hasCompiler ? slow('runs models on the simulated device') : test.skip)(`weights of ${weights} on a device, by ${by} (seed ${seed})`, async (t) => {
     const device = new MockDevice({ memoryBytes: 2 ** 28, hasGarbage: true });
     const { actual, expected } = await logitsOf(seed, weights, 1, 'float32', device.driver, { cublas: cublas?.() ?? 'off' });
     compare(t, actual, expected, tolerance);

@@ -12,3 +12,8 @@ import { tier } from './tier.js';
 export function slow(why: string): typeof test {
   return declareSlow(test, why, tier === 'quick');
 }
+
+/** The same for tests that `quick` needs nevertheless, such as the only process of a kind. */
+export function costly(why: string): typeof test {
+  return declareSlow(test, why, false);
+}

@@ -259,7 +259,7 @@ servingTests('requests submitted in one turn start in one step, and the totals a
   const { prefillMs, decodeMs, ...counts } = scheduler.totals;
   t.deepEqual(counts, {
     completedRequests: 4, failedRequests: 0, promptTokens: 46, cachedTokens: 0, generatedTokens: 12, recomputedTokens: 0,
-    skippedPrefills: 0, steps: 3, preemptions: 0,
+    skippedPrefills: 0, steps: 3, preemptions: 0, badLogits: 0, recoveredRequests: 0,
   });
   t.is(prefillMs, 1);
   t.is(decodeMs, 2);

@@ -78,4 +78,4 @@ servingTests(`requests that come and are cancelled at random, often all of them,
   await scheduler.close();
   t.log({ done, stopped: stopping.stopped, ignored: stopping.ignored });
   t.true(done > 100 && stopping.stopped > 10 && stopping.ignored > 3);
-});
+}, slow('a random world of requests'));

@@ -13,11 +13,12 @@ import { seedOf } from '../helpers/seed.js';
 import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, randomRequests, smallModel } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
+import { costly } from '../runner/slow.js';
 import { scale } from '../runner/tier.js';
 
 for (const on of drivers) {
   const seed = seedOf(`soak-${on}`);
-  test(`2,000 requests with cancellations, deadlines, preemptions and eviction (${on}, seed ${seed})`, async (t) => {
+  costly('a random world of requests')(`2,000 requests with cancellations, deadlines, preemptions and eviction (${on}, seed ${seed})`, async (t) => {
     t.timeout(120_000 * Math.max(1, scale));
     const random = new Random(seed);
     const options = { on, model: smallModel, maxTokens: 200, rows: 14, slots: 6, layout: 'per-layer' as const };

@@ -9,6 +9,7 @@ import { isKvError } from '#internal/base/errors.js';
 import { StoreFaults, type StoreFault } from '#internal/store/store-faults.js';
 import type { DiskStore } from '#internal/store/disk-store.js';
 import { assertExact, inFolder, keyOf, KiB, MiB, options, recordOf, scale, versionOf, withStore, type Sizes } from './store-world.js';
+import { slow } from '../runner/slow.js';
 
 /** What the caller was told last about a record. */
 type Told = 'stored' | 'removed' | 'unsure';
@@ -156,7 +157,7 @@ for (const error of ['EIO', 'ENOSPC', 'EINTR'] as const) {
 }
 
 for (const [which, before] of [['a store', undefined], ['a store that is opened again', live]] as const) {
-  test(`reads and writes of ${which} may move less than they were asked for, once or every time`, async (t) => {
+  slow('a sweep of all reads and writes')(`reads and writes of ${which} may move less than they were asked for, once or every time`, async (t) => {
     const first = before && ((store: DiskStore, told: Map<number, Told>) => before(t, store, told));
     const counts = await liveWith(t, undefined, 'no fault', first);
     for (const call of ['read', 'write'] as const) {

@@ -8,7 +8,7 @@ import * as path from 'node:path';
 
 import ava, { type ExecutionContext } from 'ava';
 
-import { declareSlow } from '../runner/measure.js';
+import { costly } from '../runner/slow.js';
 import { isTried } from '../runner/tier.js';
 
 const child = path.join(__dirname, 'child.js');
@@ -20,7 +20,7 @@ ava.after.always(() => { rmSync(cwd, { recursive: true, force: true }); });
 const env = { ...process.env, ASAN_OPTIONS: `${process.env['ASAN_OPTIONS'] ?? ''}:detect_leaks=0` };
 
 /** A process each; `title` decides whether this run has it. */
-const declared = declareSlow(ava, 'starts processes', false);
+const declared = costly('starts processes');
 const test = (title: string, body: (t: ExecutionContext) => Promise<void>): void => { if (isTried(title, 12)) declared(title, body); };
 
 interface End {

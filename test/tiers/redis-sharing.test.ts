@@ -14,6 +14,7 @@ import { clusterAt, loadClientPackage } from '#internal/tiers/redis/redis-client
 import { RedisServer } from '../helpers/redis-server.js';
 import { redisTest } from '../helpers/redis-test.js';
 import { blocksOf, keyOf, namespaceOf, openTier, read } from './redis-world.js';
+import { slow } from '../runner/slow.js';
 
 interface Report {
   readonly results: readonly boolean[];
@@ -60,7 +61,7 @@ redisTest('processes that store the same blocks at once end with one value of ea
   t.is(await server.client.dbsize(), 20);
   const tier = await openTier(t, namespace, { url: server.url });
   for (const block of blocksOf(namespace, 20)) t.is(await read(tier, block), 'exact');
-});
+}, slow('starts processes'));
 
 redisTest('a block is one key that expires; storing it again lets it live on and sends nothing', async (t) => {
   const server = await RedisServer.start(t);

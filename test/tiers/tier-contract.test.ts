@@ -12,6 +12,7 @@ import { tierContract, type TierContractPlace } from 'virtual-kv/testing';
 import { patient } from '../helpers/patient.js';
 import { hasRedis, RedisServer } from '../helpers/redis-server.js';
 import { MemoryTier, type Fault } from './memory-tier.js';
+import { slow } from '../runner/slow.js';
 
 const folder = fs.mkdtempSync(path.join(tmpdir(), 'vkv-tiers-'));
 test.after.always(() => { fs.rmSync(folder, { recursive: true, force: true }); });
@@ -36,7 +37,8 @@ for (const [name, make] of Object.entries(tiers)) {
   for (const { title, run } of tierContract(make)) {
     if (lacking[name]) test.skip(`${name}: ${title} (no ${lacking[name]})`, () => {});
     else {
-      test(`${name}: ${title}`, async (t) => {
+      const declare = title.includes('capacityBytes') ? slow('fills a tier') : test;
+      declare(`${name}: ${title}`, async (t) => {
         await t.notThrowsAsync(run);
       });
     }
