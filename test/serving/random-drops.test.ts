@@ -5,6 +5,7 @@ import { isKvError, OnlineScheduler, type Engine, type EngineOutput, type Engine
 
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 import { turn, vocabularyTokens, type PatternEngine } from './pattern-engine.js';
 import { assertAnswer, randomRequests, servingTests } from './serving-bench.js';
 
