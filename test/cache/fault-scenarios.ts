@@ -14,7 +14,7 @@ export interface Kept {
 export interface Prepared {
   readonly kept: readonly Kept[];
   act(): void;
-  /** Ends what `act` has opened besides the cache. */
+  /** Ends what else was opened: caches, and sequences that are not kept. */
   clean?(): void;
 }
 
@@ -64,7 +64,7 @@ export const scenarios: readonly FaultScenario[] = [
         bench.cache.prepare(batch);
         bench.cache.discard(batch);
       };
-      return { kept, act };
+      return { kept, act, clean: () => { earmarked.release(); } };
     },
   },
   {
@@ -162,7 +162,8 @@ export const scenarios: readonly FaultScenario[] = [
       const kept = [keptSequence(bench, 2)];
       const sequences = [bench.sequenceOf(3 * rowTokens), bench.sequenceOf(2 * rowTokens)];
       bench.cache.pool.setBudget(5 * bench.cache.layout.rowBytes);
-      return { kept, act: () => sequences.find(({ isReleased }) => !isReleased)?.release() };
+      const act = () => sequences.find(({ isReleased }) => !isReleased)?.release();
+      return { kept, act, clean: act };
     },
   },
   {

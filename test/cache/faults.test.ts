@@ -11,6 +11,7 @@ import type { MockCall } from 'virtual-kv/testing';
 import { hostCalls, type CacheBench, type DriverName } from '../helpers/cache.js';
 import { failEach } from '../helpers/fail-each.js';
 import { isSampling } from '../runner/tier.js';
+import { assertNothingHeld } from '../helpers/nothing-held.js';
 import { scenarios, type FaultScenario, type Prepared } from './fault-scenarios.js';
 
 /** What the memory layer calls. cuCtxPopCurrent is left out: a device whose contexts cannot be popped is beyond help. */
@@ -74,9 +75,12 @@ function failOne(bench: CacheBench, scenario: FaultScenario, kind: string, nth: 
   if (scenario.mayChange !== 'close') {
     for (const { sequence, key } of prepared.kept) t.true(bench.isIntact(sequence, key), what);
     cache.verify();
-    cache.close();
   }
   prepared.clean?.();
+  if (scenario.mayChange !== 'close') {
+    for (const { sequence } of prepared.kept) sequence.release();
+    assertNothingHeld(t, cache, what);
+  }
   bench.close();
   return true;
 }

@@ -8,6 +8,7 @@ import test from 'ava';
 import { ahead, isKvError, type KvCache } from 'virtual-kv';
 
 import { cacheTest, cacheTests, CacheBench, rowTokens, type DriverName } from '../helpers/cache.js';
+import { assertNothingHeld } from '../helpers/nothing-held.js';
 import { keptSequence } from './fault-scenarios.js';
 
 interface LateMessage {
@@ -71,6 +72,8 @@ async function failInMapper(bench: CacheBench, call: string, nth: number): Promi
   await cache.settled();
   t.is(sequence.mappedRows, 6, 'the next wish was granted');
   t.is(cache.verifyStamp(sequence, 0, rowTokens, key), 0);
+  sequence.release();
+  assertNothingHeld(t, cache);
   bench.close();
   return lateErrors;
 }

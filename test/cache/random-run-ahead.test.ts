@@ -8,6 +8,7 @@ import { isKvError } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions, type DriverName } from '../helpers/cache.js';
+import { assertNothingHeld } from '../helpers/nothing-held.js';
 import { RunAheadEngine, type Running } from '../helpers/run-ahead-engine.js';
 import { seedOf } from '../helpers/seed.js';
 
@@ -127,7 +128,7 @@ function runRound({ steps, lanes, options }: World, bench: CacheBench, random: R
     engine.assertAll();
     engine.close();
     bench.t.is(cache.metrics.lateErrors, 0);
-    bench.t.is(cache.counts().retiringSlots, 0);
+    assertNothingHeld(bench.t, cache);
   } catch (error) {
     bench.abandon();
     throw error;

@@ -8,6 +8,7 @@ import type { MockCall } from 'virtual-kv/testing';
 
 import type { BenchOptions, CacheBench } from '../helpers/cache.js';
 import { failEach } from '../helpers/fail-each.js';
+import { assertNothingHeld } from '../helpers/nothing-held.js';
 import { RunAheadEngine, type Running } from '../helpers/run-ahead-engine.js';
 import { isSampling } from '../runner/tier.js';
 import { tokensOf } from './prefix/spoken.js';
@@ -106,6 +107,7 @@ function failOne(bench: CacheBench, act: (engine: RunAheadEngine, first: Running
     engine.assertAll();
   }
   engine.close();
+  assertNothingHeld(t, cache, what);
   bench.close();
   return isReached;
 }

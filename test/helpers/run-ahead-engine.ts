@@ -127,9 +127,10 @@ export class RunAheadEngine {
     this.#bench.cache.completeStep(step);
   }
 
-  /** Does all queued work and checks what it found. */
+  /** Does all queued work, that of the last stream first: what a stream does not wait for is not done before. Checks what it found. */
   finish(): void {
     if (this.#isStepped) return this.completeStep(this.queuedStep);
+    for (const stream of this.streams.toReversed()) this.#bench.mock.completeStream(stream);
     this.#bench.mock.completeAll();
     const found = new Uint8Array(mostProbes);
     this.#found!.read(found);

@@ -76,6 +76,13 @@ test('importance: of two extents the one with two important tokens and two uses 
   t.deepEqual(left(byUses, [1, 2], 4), [1]);
 });
 
+test('importance: from no text more goes than its last extent before the next is chosen', (t) => {
+  const owner = ownerWith(importance({ extentTokens: 4, importantTokens: ({ from }) => (from === 0 ? 4 : 1) }));
+  for (const name of [1, 2]) use(owner, textOf(name, 8));
+  owner.evict(8);
+  t.deepEqual([1, 2].map((name) => owner.cached(textOf(name, 8))), [4, 4]);
+});
+
 test('importance: of equal worth what was used longest ago goes first, and what was popular once is overtaken', (t) => {
   const owner = ownerWith(importance({ extentTokens: 4 }));
   for (const name of [3, 1, 2]) use(owner, textOf(name));

@@ -10,6 +10,7 @@ import type { MockCall } from 'virtual-kv/testing';
 import { drivers, hostCalls, type BenchOptions, type CacheBench, type DriverName } from '../helpers/cache.js';
 import { failEach, failIn } from '../helpers/fail-each.js';
 import { isSampling } from '../runner/tier.js';
+import { assertNothingHeld } from '../helpers/nothing-held.js';
 import { DeviceSource } from './device-source.js';
 import { SideSpeaker, type Spoken } from './side-speaker.js';
 
@@ -110,9 +111,12 @@ const scenarios: readonly Scenario[] = [
           try {
             speaker.cacheText([40, 41, 42, 43, 44]);
           } finally {
-            wrong = speaker.wrongRows(handOver, text);
-            handOver.close();
-            cache.setSideBudget(16_384 * KiB);
+            try {
+              wrong = speaker.wrongRows(handOver, text);
+            } finally {
+              handOver.close();
+              cache.setSideBudget(16_384 * KiB);
+            }
           }
           if (wrong > 0) throw new Error(`${wrong} rows of a hand-over are wrong`);
         },
@@ -248,7 +252,8 @@ function failOne(bench: CacheBench, scenario: Scenario, kind: string, nth: numbe
     again.sequence.release();
   }
   for (const { sequence } of alive) if (!sequence.isReleased) sequence.release();
-  cache.verify();
+  if (source !== undefined) bench.mock.completeAll();
+  assertNothingHeld(t, cache, what);
   if (source !== undefined) {
     cache.close();
     source.free();

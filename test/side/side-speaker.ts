@@ -25,8 +25,13 @@ export class SideSpeaker {
   /** Acquires a text, computes what is not cached, in chunks, and leaves the sequence running. */
   say(text: readonly number[], { needs, chunk = 2 ** 20, tenant }: { needs?: readonly string[]; chunk?: number; tenant?: string } = {}): Spoken {
     const spoken = { sequence: this.#cache.acquire({ tokens: text, needs, tenant }), text: [...text] };
-    while (spoken.sequence.length < text.length) this.compute([spoken], Math.min(chunk, text.length - spoken.sequence.length));
-    return spoken;
+    try {
+      while (spoken.sequence.length < text.length) this.compute([spoken], Math.min(chunk, text.length - spoken.sequence.length));
+      return spoken;
+    } catch (error) {
+      spoken.sequence.release();
+      throw error;
+    }
   }
 
   /** The same, released. */
@@ -42,8 +47,13 @@ export class SideSpeaker {
     const batch = cache.createBatch();
     for (const { sequence } of spoken) batch.add(sequence, tokens);
     cache.prepare(batch);
-    const rows = this.rowsOf(spoken, tokens, skipped);
-    cache.writeSide(batch, this.#source?.putAll(rows) ?? rows);
+    try {
+      const rows = this.rowsOf(spoken, tokens, skipped);
+      cache.writeSide(batch, this.#source?.putAll(rows) ?? rows);
+    } catch (error) {
+      cache.discard(batch);
+      throw error;
+    }
     cache.commit(batch);
   }
 

@@ -187,6 +187,23 @@ test('after a refused sync nothing more goes into that file, and what it should 
   await store.close();
 }));
 
+test('a folder whose sync was refused is synced with the next', (t) => inFolder(async (directory) => {
+  const faults = new StoreFaults();
+  const store = await faults.open(options(directory, { threads: 1, durability: 'none' }));
+  t.deepEqual(await store.put(recordOf(1)), { stored: true }); // makes a file
+  faults.add({ call: 'syncFolder', error: 'EIO' });
+  const folderSyncs = (): number => faults.counts().syncFolder;
+  const before = folderSyncs();
+  await t.throwsAsync(store.sync(), { code: 'KV_STORE_FAILED' });
+  t.is(folderSyncs(), before + 1);
+  await store.sync();
+  t.is(folderSyncs(), before + 2);
+  await store.sync();
+  t.is(folderSyncs(), before + 2, 'nothing is new in it');
+  t.is(store.stats().failedSyncs, 1);
+  await store.close();
+}));
+
 test('a refused sync drops what was stored since the last one, and has removals written down again', (t) => inFolder(async (directory) => {
   const faults = new StoreFaults();
   const store = await faults.open(options(directory, { threads: 1, durability: 'none' }));

@@ -1,7 +1,10 @@
 // An admission that fails after its slot was chosen leaves the slot idle, with the text that it had.
 
+import { isKvError } from 'virtual-kv';
+
 import type { PrefixIndex } from '#internal/prefix/index.js';
 import { cacheTests, rowTokens } from '../../helpers/cache.js';
+import { assertNothingHeld } from '../../helpers/nothing-held.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 const text = tokensOf(1, rowTokens + 10);
@@ -32,5 +35,22 @@ for (const [what, { tokens, adoptedTokens }] of Object.entries(prompts)) {
     t.is(speaker.wrongTokens(sequence, tokens), 0);
     const others = [cache.acquire(), cache.acquire()];
     for (const one of [sequence, ...others]) one.release();
+  });
+}
+
+for (const [what, { tokens }] of Object.entries(prompts)) {
+  cacheTests(`a text is not pinned by a prompt whose memory the driver refused, in a slot that ${what}`, { slots: 3 }, (t, bench) => {
+    const { cache } = bench;
+    new Speaker(cache).say(text).release();
+    const longer = [...tokens, ...tokensOf(3, 5 * rowTokens)];
+    bench.fail(bench.device === undefined ? 'mmap-map' : 'cuMemMap', 1);
+    try {
+      cache.acquire({ tokens: longer }).release();
+    } catch (error) {
+      t.true(isKvError(error));
+    }
+    bench.forgiveAll();
+    assertNothingHeld(t, cache);
+    t.is(cache.prefixes.lookup({ tokens: longer }).cachedTokens, 0);
   });
 }

@@ -11,6 +11,7 @@ import type { MockCall } from 'virtual-kv/testing';
 import { drivers, hostCalls, type BenchOptions, type CacheBench, type DriverName } from '../../helpers/cache.js';
 import { failEach, failIn } from '../../helpers/fail-each.js';
 import { isSampling } from '../../runner/tier.js';
+import { assertNothingHeld } from '../../helpers/nothing-held.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 interface Said {
@@ -180,6 +181,7 @@ function failOne(bench: CacheBench, scenario: Scenario, kind: string, nth: numbe
     check();
   }
   for (const { sequence } of alive) sequence.release();
+  assertNothingHeld(t, cache, what);
   bench.close();
   return isReached;
 }

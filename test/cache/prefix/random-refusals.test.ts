@@ -8,6 +8,7 @@ import { adaptive, ahead, onDemand, priority, type ModelShape } from 'virtual-kv
 
 import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
+import { assertNothingHeld } from '../../helpers/nothing-held.js';
 import { seedOf } from '../../helpers/seed.js';
 import { pinnedLevel } from './pinned-texts.js';
 import { RefusalWorld } from './refusal-world.js';
@@ -73,6 +74,7 @@ for (const [name, options] of Object.entries(shapes)) {
     t.log(JSON.stringify(world.counts));
     t.true(operations < 2_000 || (world.counts['KV_OUT_OF_PAGES'] ?? 0) > operations / 200, 'memory was short');
     t.is(bench.cache.metrics.lateErrors, 0);
+    assertNothingHeld(t, bench.cache);
     bench.close();
   });
 }

@@ -1,8 +1,11 @@
 // Promotions end when their signal, their deadline or their cache does, whatever a tier does that never answers.
 
+import { getEventListeners } from 'node:events';
+
 import test from 'ava';
 
 import { drivers, type CacheBench } from '../../helpers/cache.js';
+import { deadlineMs } from '../../helpers/patient.js';
 import { dropFromDevice, turn } from './device-index.js';
 import { PlainTier } from './plain-tier.js';
 import { benchOf, close, serve, textOf } from './tier-bench.js';
@@ -67,9 +70,37 @@ test('a tier that never says what others have stored there ends with the signal,
   cancel.abort();
   t.is((await cancelled).end, 'aborted');
   t.is((await prefixes.promote({ ...longer, deadlineMs: 1 })).end, 'deadline');
+  t.is(getEventListeners(cancel.signal, 'abort').length, 0);
   const hint = prefixes.prefetch(longer);
   await turn();
   await prefixes.tiers!.close();
   t.is((await hint).end, 'aborted');
+  await close(bench);
+});
+
+test('however a promotion ends, it leaves no listener on its signal', async (t) => {
+  const tier = new PlainTier('mine');
+  const bench = benchOf(t, [tier]);
+  await store(bench);
+  const { prefixes } = bench.cache;
+  const { signal } = new AbortController();
+  const ends: string[] = [];
+  const promote = async (deadlineMs?: number): Promise<void> => {
+    ends.push((await prefixes.promote({ tokens: textOf(tokens), signal, deadlineMs })).end);
+  };
+  await promote(deadlineMs);
+  await promote(); // all is there
+  dropFromDevice(bench.cache);
+  const { get } = tier;
+  tier.get = never;
+  await promote(1);
+  tier.get = () => Promise.reject(new Error('mine'));
+  await promote(deadlineMs);
+  tier.get = get;
+  bench.fail('cuCtxPushCurrent', 1);
+  await promote(deadlineMs).catch(() => { ends.push('refused'); });
+  bench.forgiveAll();
+  t.deepEqual(ends, ['complete', 'complete', 'deadline', 'unreachable', 'refused']);
+  t.is(getEventListeners(signal, 'abort').length, 0);
   await close(bench);
 });

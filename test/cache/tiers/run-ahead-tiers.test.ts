@@ -16,6 +16,7 @@ import { deadlineMs, patient } from '../../helpers/patient.js';
 import { RedisServer } from '../../helpers/redis-server.js';
 import { redisTest } from '../../helpers/redis-test.js';
 import { RunAheadEngine } from '../../helpers/run-ahead-engine.js';
+import { assertNothingHeld } from '../../helpers/nothing-held.js';
 import { seedOf } from '../../helpers/seed.js';
 import { dropFromDevice, turn } from './device-index.js';
 import { InjectedFailures } from './injected-failures.js';
@@ -171,6 +172,7 @@ async function runRound(t: ExecutionContext, { steps = false, lanes = 1, hasDisk
   const noticed = metrics.reduce((sum, { misses, refusals }) => sum + misses.failed + misses.corrupt + refusals.failed, cache.metrics.lateErrors);
   if (canFail) count('failures noticed', noticed);
   else t.deepEqual([noticed, metrics.map(({ damagedBlocks }) => damagedBlocks)], [0, metrics.map(() => 0)]);
+  assertNothingHeld(t, cache);
   await tiers.close();
   bench.close();
 }

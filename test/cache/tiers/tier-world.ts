@@ -44,6 +44,8 @@ export class TierWorld extends PrefixWorld {
   #selected: { readonly tokens: number[]; readonly options: AcquireOptions } | undefined;
   #isFailing = false;
   #promoting: Promise<void>[] = [];
+  /** Of promotions that are not cancelled. */
+  readonly #whole = new AbortController();
 
   constructor(bench: CacheBench, random: Random, options: TierWorldOptions) {
     super(bench, random, options);
@@ -88,6 +90,11 @@ export class TierWorld extends PrefixWorld {
   override end(): void {
     this.#lossy.end();
     super.end();
+  }
+
+  /** Signals that promotions were given. */
+  get signals(): readonly AbortSignal[] {
+    return [this.#whole.signal];
   }
 
   /** Nothing fails any more. */
@@ -212,7 +219,7 @@ export class TierWorld extends PrefixWorld {
     const sure = this.tokensSinceReset(domainOf(options), tokens);
     const resets = this.resets;
     const interrupted = this.#interrupted();
-    this.#promoting.push(prefixes.promote({ tokens, ...options, deadlineMs, signal: cancel?.signal }).then(({ cachedTokens, promotedTokens, promotedFrom, end }) => {
+    this.#promoting.push(prefixes.promote({ tokens, ...options, deadlineMs, signal: (cancel ?? this.#whole).signal }).then(({ cachedTokens, promotedTokens, promotedFrom, end }) => {
       const nowKnown = this.knownTokens(domainOf(options), tokens); // a running sequence may have stored more meanwhile
       if (resets !== this.resets) return;
       this.expect(cachedTokens <= nowKnown, `${cachedTokens} tokens on the device after a promotion, ${nowKnown} stored`);

@@ -1,0 +1,50 @@
+// What the cache says to streams: work that reads shared rows waits for the work that writes them, and a stream is left alone once
+// its sequences are released.
+
+import { cacheTest, type BenchOptions } from '../helpers/cache.js';
+import { nativeOf } from '../helpers/native-of.js';
+import { RunAheadEngine } from '../helpers/run-ahead-engine.js';
+import { tokensOf } from './prefix/spoken.js';
+
+/** Rows of 8 tokens. */
+const options: BenchOptions = {
+  pageBytes: 4096, model: { layers: 2, kvHeads: 1, headDim: 256, dtype: 'float16' }, slots: 4, mapper: 'off',
+  device: { streams: 'manual', granularityBytes: 4096 },
+};
+
+cacheTest('what a request reads on its stream is written before, on whatever stream', options, (t, bench) => {
+  const { cache, mock } = bench;
+  const engine = new RunAheadEngine(bench, { streams: 2, probes: 40 });
+  const text = tokensOf(1, 16);
+  engine.step([engine.start([...text, 5])]);
+  const before = mock.callCounts().cuStreamWaitEvent;
+  const other = engine.start([...text, 6, 7], {}, 1);
+  t.is(other.sequence.cachedBy.aliasedTokens, 16, 'whole rows, of which nothing is copied');
+  t.is(mock.callCounts().cuStreamWaitEvent, before + 1);
+  engine.step([other]);
+  mock.completeStream(engine.streams[1]!); // does first what that stream waits for
+  engine.assertAll();
+  engine.close();
+  t.is(cache.metrics.lateErrors, 0);
+});
+
+cacheTest('a stream may be destroyed once its sequences are released, also while their work runs', options, (t, bench) => {
+  const { cache, mock } = bench;
+  const native = nativeOf(bench.driver);
+  const stream = native.createStream();
+  const sequence = cache.acquire({ promptTokens: 8, stream });
+  bench.prepare(sequence, 8);
+  mock.queueWork(stream, [{ address: sequence.address(0), bytes: 4096, access: 'write' }]);
+  const batch = bench.batchOf([sequence, 8]);
+  bench.discard();
+  cache.prepare(batch);
+  cache.commit(batch, { fence: { stream } });
+  mock.queueWork(stream, [{ address: sequence.address(0), bytes: 4096, access: 'read' }]);
+  sequence.release();
+  native.destroyStream(stream);
+  t.is(cache.counts().retiringSlots, 1);
+  mock.completeAll();
+  t.like(cache.counts(), { retiringSlots: 0, idleSlots: 4 });
+  t.is(cache.metrics.lateErrors, 0);
+  t.deepEqual(mock.misuses(), []);
+});
