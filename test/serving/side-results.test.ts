@@ -9,7 +9,6 @@ import type { ExecutionContext } from 'ava';
 import { cacheTest, drivers, type BenchOptions } from '../helpers/cache.js';
 import { expectedTokens, turn } from './pattern-engine.js';
 import { assertAnswer, collect, promptOf, resultOf, smallModel } from './serving-bench.js';
-import { SteppedClock } from './stepped-clock.js';
 import { assertSideQuiet, SideEngine, sideTensors, wrongRows, type Spoil } from './side-engine.js';
 
 interface SideServing {
@@ -108,20 +107,6 @@ for (const name of names) {
     t.false(isOver);
     held.side!.close();
     assertHandedOver(serving, request, resultOf((await waiting)[0]));
-  });
-
-  sideTests(`${name}: a request that waits for pages of side tensors starts when their budget is raised`, { sideBudgetBytes: 12 * 64 * 1024, slots: 3 }, async (serving) => {
-    const { t, cache, engine } = serving;
-    const held = resultOf((await collect(runs[name]({ cache, engine }, [{ tokens: promptOf(100), maxNewTokens: 1, handOver: true }])))[0]);
-    const request = { tokens: promptOf(110, 2), maxNewTokens: 20, handOver: true };
-    const { options } = new SteppedClock(); // which stands still
-    let isOver = false;
-    const waiting = collect(runs[name]({ cache, engine, ...options }, [request])).finally(() => { isOver = true; });
-    for (let turns = 0; turns < 20; turns += 1) await turn();
-    t.false(isOver);
-    cache.setSideBudget(24 * 64 * 1024);
-    assertHandedOver(serving, request, resultOf((await waiting)[0]));
-    held.side!.close();
   });
 
   sideTests(`${name}: a request whose side rows can never fit the budget is refused by name`, { sideBudgetBytes: 4 * 64 * 1024 }, async ({ t, cache, engine }) => {
