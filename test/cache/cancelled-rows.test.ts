@@ -9,19 +9,22 @@ cacheTest('the mapper maps no further row for a sequence that was released while
   growth: ahead(12 * rowTokens), eagerRows: 0, idleRowsLimit: 0, prefixCache: 'off',
 }, async (t, bench) => {
   const { cache, mock } = bench;
+  const { pagesPerRow } = cache.layout;
   const maps = (): number => mock.callCounts().cuMemMap;
-  let fewest = Infinity;
-  for (let tries = 0; tries < 20 && fewest >= 11; tries += 1) { // it may have mapped all before this thread gets to run
+  let stops = 0;
+  for (let tries = 0; tries < 7; tries += 1) {
     mock.setLatencyNs('cuMemMap', 0);
     const sequence = cache.acquire({ promptTokens: 1, reserve: 'none' });
     bench.prepare(sequence, 1);
-    const [before, { backgroundRows }] = [maps(), cache.metrics];
-    mock.setLatencyNs('cuMemMap', 2e6);
-    bench.commit(); // asks for 12 rows more, of 4 pages each
+    const before = maps();
+    mock.setLatencyNs('cuMemMap', 1e6);
+    bench.commit(); // asks for 12 rows more
     while (maps() === before) await turn();
+    const released = maps();
     sequence.release();
     await cache.settled();
-    fewest = Math.min(fewest, cache.metrics.backgroundRows - backgroundRows);
+    if (maps() - released <= 2 * pagesPerRow) stops += 1;
   }
-  t.true(fewest < 11, `${fewest} rows`);
+  // Between the count and the release this thread may stand still while rows are mapped; a mapper that goes on maps all of them as a rule.
+  t.true(stops >= 4, `it stopped ${stops} times of 7`);
 });
