@@ -16,7 +16,6 @@ import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
 import { patient } from '../../helpers/patient.js';
 import { RedisServer } from '../../helpers/redis-server.js';
 import { redisTest } from '../../helpers/redis-test.js';
-import { assertNothingHeld } from '../../helpers/nothing-held.js';
 import { seedOf } from '../../helpers/seed.js';
 import { InjectedFailures, storeOf } from './injected-failures.js';
 import { TierWorld, type TierWorldOptions } from './tier-world.js';
@@ -113,7 +112,6 @@ async function run(t: ExecutionContext, name: string, seed: number): Promise<voi
     if (!canFail) t.deepEqual([damagedBlocks, misses.corrupt, refusals.failed], [0, 0, 0], tier);
   }
   t.true(scale < 1 || (world.counts['promoted tokens']! > 0 && world.counts['loaded selections']! > 0));
-  assertNothingHeld(t, bench.cache, name, world.signals);
   await bench.cache.prefixes.tiers!.close();
   bench.close();
 }
