@@ -65,7 +65,9 @@ export type TierPut = { readonly isStored: true } | { readonly isStored: false; 
 
 /** What became of a removal. Nothing said: all is well. */
 export interface TierRemoval {
+  /** False: the blocks may be found again, after a restart or by other processes. */
   readonly isRemoved: boolean;
+  /** Why it has not. */
   readonly error?: unknown;
 }
 
