@@ -50,7 +50,10 @@ export class LoadingRequests {
   /** Begins to load for those that there is room for, and for one where none loads or is held. */
   beginNext(): void {
     for (const generation of this.#waiting) {
-      for (const held of this.#held) if (held.held === undefined) this.#held.delete(held);
+      for (const held of this.#held) {
+        if (held.hasEnded) held.held?.end();
+        if (held.hasEnded || held.held === undefined) this.#held.delete(held);
+      }
       if (!this.#hasRoom(generation)) return;
       this.#waiting.delete(generation);
       this.#begin(generation);
