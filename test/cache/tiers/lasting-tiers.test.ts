@@ -70,8 +70,8 @@ test('text on a disk is found by the next cache, under another layout and driver
   await close(other);
 });
 
-slow('writes a disk again and again')('a disk takes what was seen twice, and a small one keeps what was used last', async (t) => {
-  const bench = await benchOf(t, [diskTier({ directory: path.join(folder, 'twice'), bytes: 16 * MiB })]);
+slow('writes a disk again and again')("with `admit: 'twice'` a disk takes what was seen twice, and a small one keeps what was used last", async (t) => {
+  const bench = await benchOf(t, [diskTier({ directory: path.join(folder, 'twice'), bytes: 16 * MiB, admit: 'twice' })]);
   serve(bench, textOf(320), 3);
   await bench.cache.prefixes.tiers!.settled();
   t.is(bench.cache.prefixes.tiers!.metrics().tiers[0]!.blocks, 0);
