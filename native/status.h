@@ -38,6 +38,9 @@ enum class Code : int32_t {
   kStoreForeign = 20,      // the folder holds something else
   kStoreVersion = 21,      // written by a later version              what: its format   how_many: the latest known here
   kStoreFailed = 22,       // a write or sync was refused
+  // Of onnxruntime; its message comes beside the Status.
+  kOnnxUnavailable = 23,  // no library of it, or too old             call: dlopen, or what is missing
+  kOnnxFailed = 24,       // it refused a graph or a run              what: its own code
 };
 
 struct [[nodiscard]] Status {

@@ -37,6 +37,8 @@ const documented = {
   LlamaEngineOptions: 'lib/llama/engine-options.ts',
   EncodeOptions: 'lib/llama/tokenizer-arguments.ts',
   BackgroundTokenizerOptions: 'lib/llama/background-tokenizer.ts',
+  OnnxDecoderOptions: 'lib/onnx/decoder.ts',
+  OnnxModelOptions: 'lib/onnx/decoder.ts',
   ModelServerOptions: 'lib/server/server-options.ts',
   ListenOptions: 'lib/server/model-server.ts',
   WaitOptions: 'lib/device/wait.ts',

@@ -82,6 +82,19 @@ inline float ExpOf(float x) {
   return lanes[0];
 }
 
+// scores = cap · tanh(scores / cap); `count` is a multiple of kWidth.
+inline void CapScores(float* scores, int count, float cap) {
+  float rest[kWidth];
+  for (int i = 0; i < count; i += kWidth) {
+    const Vector score = Multiply(Load(scores + i), Set(1 / cap));
+    Store(rest, Exp(Multiply(Larger(score, Subtract(Zero(), score)), Set(-2))));  // e^(−2 |x|)
+    for (int lane = 0; lane < kWidth; ++lane) {
+      const float capped = cap * (1 - rest[lane]) / (1 + rest[lane]);
+      scores[i + lane] = scores[i + lane] < 0 ? -capped : capped;
+    }
+  }
+}
+
 inline const uint8_t* TokenAt(const Tensor& tensor, int64_t slot, int64_t token) {
   return reinterpret_cast<const uint8_t*>(tensor.address) + slot * tensor.slot_bytes + token * tensor.token_bytes;
 }

@@ -49,7 +49,7 @@ Status CpuKernels::Append(const AppendCommand& command, std::span<const Span> sp
   };
   const int64_t row_bytes = command.keys.token_bytes + command.values.token_bytes;
   const int threads = rows * row_bytes < 2 * kBytesPerThread ? 1 : threads_;
-  pool_->ForEach(CeilDiv(rows, kRowsPerTask), threads, [&](int64_t task, int) {
+  loop_->ForEach(CeilDiv(rows, kRowsPerTask), threads, [&](int64_t task, int) {
     const int64_t first = task * kRowsPerTask;
     const int64_t end = std::min(rows, first + kRowsPerTask);
     auto span = std::upper_bound(spans.begin(), spans.end(), first,
@@ -76,7 +76,7 @@ Status CpuKernels::CopyTokens(std::span<const Region> regions, std::span<const T
   const int64_t pieces = CeilDiv(most_bytes, kCopyBytesPerTask);
   const auto regions_count = static_cast<int64_t>(regions.size());
   const int64_t tasks = static_cast<int64_t>(copies.size()) * regions_count * pieces;
-  pool_->ForEach(tasks, all_bytes < 2 * kBytesPerThread ? 1 : threads_, [&](int64_t task, int) {
+  loop_->ForEach(tasks, all_bytes < 2 * kBytesPerThread ? 1 : threads_, [&](int64_t task, int) {
     const TokenCopy& copy = copies[static_cast<size_t>(task / (regions_count * pieces))];
     const Region& region = regions[static_cast<size_t>(task / pieces % regions_count)];
     const int64_t begin = task % pieces * kCopyBytesPerTask;
@@ -90,9 +90,11 @@ Status CpuKernels::CopyTokens(std::span<const Region> regions, std::span<const T
   return Ok();
 }
 
-Status CpuKernels::DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) {
+Status CpuKernels::DecodeAttention(const AttentionCommand& command, const AttentionRules& rules,
+                                   std::span<const Span> spans) {
   int64_t all_tokens = 0;
-  for (const Span& span : spans) all_tokens += span.tokens == 0 ? 0 : span.length + 1;
+  for (const Span& span : spans)
+    all_tokens += span.tokens == 0 ? 0 : span.length + 1 - rules.FirstSeen(span.length + 1);
   const int64_t bytes =
       all_tokens * (command.keys.heads * command.keys.head_bytes + command.values.heads * command.values.head_bytes);
   const int threads = static_cast<int>(std::clamp<int64_t>(bytes / kBytesPerThread, 1, threads_));
@@ -107,10 +109,11 @@ Status CpuKernels::DecodeAttention(const AttentionCommand& command, std::span<co
   for (size_t index = 0; index < spans.size(); ++index) {
     if (spans[index].tokens == 0) continue;
     const int32_t length = spans[index].length + 1;
+    const int32_t seen_from = rules.FirstSeen(length);
     const auto first = static_cast<int32_t>(parts_.size());
-    const auto count = static_cast<int32_t>(CeilDiv(length, part_tokens));
+    const auto count = static_cast<int32_t>(CeilDiv(length - seen_from, part_tokens));
     for (int32_t part = 0; part < count; ++part) {
-      const int32_t from = part * part_tokens;
+      const int32_t from = seen_from + part * part_tokens;
       parts_.push_back({static_cast<int32_t>(index), from, std::min(length - from, part_tokens) + from, first, count});
     }
     parts_left_[index].store(count, std::memory_order_relaxed);
@@ -121,12 +124,14 @@ Status CpuKernels::DecodeAttention(const AttentionCommand& command, std::span<co
   const int64_t sums = heads * Padded(command.values.dim);
   const int64_t stride = WholeLines(sums + 2 * heads);
   MakeScratch(DecodeScratchFloats(command), stride * static_cast<int64_t>(parts_.size()));
-  pool_->ForEach(static_cast<int64_t>(parts_.size()), threads, [&](int64_t task, int worker) {
+  loop_->ForEach(static_cast<int64_t>(parts_.size()), threads, [&](int64_t task, int worker) {
     const Part& part = parts_[static_cast<size_t>(task)];
     const Span& span = spans[static_cast<size_t>(part.span)];
     const auto at = [&](int64_t index) { return shared_scratch() + index * stride; };
     float* const own = at(task);
-    simd_->decode({&command, span.slot, span.first_row, part.from, part.to, own + sums, own + sums + heads, own},
+    const float* const sinks = task == part.first_part ? rules.sinks : nullptr;
+    simd_->decode({&command, span.slot, span.first_row, part.from, part.to, own + sums, own + sums + heads, own,
+                   rules.softcap, sinks},
                   ScratchOf(worker));
     // The thread that finishes the last part of a sequence merges all parts.
     if (parts_left_[static_cast<size_t>(part.span)].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -136,7 +141,8 @@ Status CpuKernels::DecodeAttention(const AttentionCommand& command, std::span<co
   return Ok();
 }
 
-Status CpuKernels::PrefillAttention(const AttentionCommand& command, std::span<const Span> spans) {
+Status CpuKernels::PrefillAttention(const AttentionCommand& command, const AttentionRules& rules,
+                                    std::span<const Span> spans) {
   const int32_t group = command.query_heads / command.keys.heads;
   const int32_t heads_at_once = std::min<int32_t>(group, kPrefillRows);
   const int32_t tokens_at_once = kPrefillRows / heads_at_once;
@@ -151,14 +157,14 @@ Status CpuKernels::PrefillAttention(const AttentionCommand& command, std::span<c
   const int64_t head_blocks = CeilDiv(group, heads_at_once);
   const int64_t per_block = command.keys.heads * head_blocks;
   const auto blocks = static_cast<int64_t>(blocks_.size());
-  pool_->ForEach(blocks * per_block, threads_, [&](int64_t task, int worker) {
+  loop_->ForEach(blocks * per_block, threads_, [&](int64_t task, int worker) {
     // The last blocks of a sequence see the most keys: they come first, so that no thread is left with a long one.
     const Block& block = blocks_[static_cast<size_t>(blocks - 1 - task / per_block)];
     const auto kv_head = static_cast<int32_t>(task % per_block / head_blocks);
     const auto from_head = static_cast<int32_t>(kv_head * group + task % head_blocks * heads_at_once);
     const int32_t to_head = std::min(from_head + heads_at_once, (kv_head + 1) * group);
     simd_->prefill({&command, spans[static_cast<size_t>(block.span)], kv_head, from_head, to_head, block.from_token,
-                    block.to_token},
+                    block.to_token, rules},
                    ScratchOf(worker));
   });
   return Ok();

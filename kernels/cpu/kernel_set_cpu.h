@@ -11,9 +11,9 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cpu/parallel_loop.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/worker_pool.h"
 #include "kernels/kernel_set.h"
 
 namespace vkv::kernels {
@@ -21,14 +21,22 @@ namespace vkv::kernels {
 class CpuKernels final : public KernelSet {
  public:
   // `threads` counts the caller's. `simd` is one of the kernels of simd.h.
-  CpuKernels(std::shared_ptr<WorkerPool> pool, int threads, const SimdKernels* simd)
-      : pool_(std::move(pool)), threads_(threads), simd_(simd) {}
+  CpuKernels(std::shared_ptr<ParallelLoop> loop, int threads, const SimdKernels* simd)
+      : loop_(std::move(loop)), threads_(threads), simd_(simd) {}
 
   const char* name() const override { return simd_->name; }
   Status Append(const AppendCommand& command, std::span<const Span> spans) override;
   Status CopyTokens(std::span<const Region> regions, std::span<const TokenCopy> copies) override;
-  Status DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) override;
-  Status PrefillAttention(const AttentionCommand& command, std::span<const Span> spans) override;
+  Status DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) override {
+    return DecodeAttention(command, {}, spans);
+  }
+  Status PrefillAttention(const AttentionCommand& command, std::span<const Span> spans) override {
+    return PrefillAttention(command, {}, spans);
+  }
+
+  // The same by a model's own rules. Spans may leave out rows, which other calls compute.
+  Status DecodeAttention(const AttentionCommand& command, const AttentionRules& rules, std::span<const Span> spans);
+  Status PrefillAttention(const AttentionCommand& command, const AttentionRules& rules, std::span<const Span> spans);
 
  private:
   // Room for every thread, and for `shared_floats` more at the end.
@@ -50,7 +58,7 @@ class CpuKernels final : public KernelSet {
     int32_t to_token;
   };
 
-  const std::shared_ptr<WorkerPool> pool_;
+  const std::shared_ptr<ParallelLoop> loop_;
   const int threads_;
   const SimdKernels* const simd_;
 

@@ -80,15 +80,18 @@ inline void Prefill(const PrefillPart& part, float* scratch) {
     const int real = row < rows ? row : rows - 1;  // what pads does the last row's work once more
     LoadRow(block, command.queries, command.row_dtype, row_of(real) * dim, dim, padded, command.scale);
     for (int i = 0; i < padded; ++i) queries[i * kPrefillRows + row] = block[i];
-    largest[row] = -__builtin_inff();
-    total[row] = 0;
+    const float* const sinks = part.rules.sinks;
+    largest[row] = sinks == nullptr ? -__builtin_inff() : sinks[part.from_head + real % heads];
+    total[row] = sinks == nullptr ? 0 : 1;
     limit[row] = static_cast<float>(span.length + part.from_token + real / heads + 1);
   }
   for (int i = 0; i < vector_rows * value_padded; ++i) sums[i] = 0;
 
   const int32_t end = span.length + part.to_token;            // the last row sees so many
   const int32_t all_see = span.length + part.from_token + 1;  // and the first
-  for (int32_t from = 0; from < end; from += kPrefillTokens) {
+  const int32_t window = part.rules.window;
+  const int32_t last_sees_from = part.rules.FirstSeen(end);
+  for (int32_t from = part.rules.FirstSeen(all_see); from < end; from += kPrefillTokens) {
     const int tokens = end - from < kPrefillTokens ? end - from : kPrefillTokens;
     const int tile_tokens = RoundUp(tokens, kTileRows);
     LoadTokens(block, command.keys, command.cache_dtype, span.slot, from, tokens, tile_tokens, part.kv_head);
@@ -97,7 +100,11 @@ inline void Prefill(const PrefillPart& part, float* scratch) {
     }
     MultiplyMatrices(block, padded, 1, queries, kPrefillRows, scores, kPrefillRows, tile_tokens, vector_rows, dim);
 
-    const bool is_masked = from + tokens > all_see;
+    for (int token = 0; token < tokens && part.rules.softcap > 0; ++token) {
+      CapScores(scores + token * kPrefillRows, vector_rows, part.rules.softcap);
+    }
+
+    const bool is_masked = from + tokens > all_see || from < last_sees_from;
     for (int row = 0; row < vector_rows; row += kWidth) {
       const Vector before = Load(largest + row);
       const Vector sees = Load(limit + row);
@@ -110,7 +117,10 @@ inline void Prefill(const PrefillPart& part, float* scratch) {
           most = Larger(most, score);
           continue;
         }
-        const Vector hidden = Subtract(Set(1), ZeroBelow(sees, Set(static_cast<float>(from + token + 1)), Set(1)));
+        const Vector is_later = Subtract(Set(1), ZeroBelow(sees, Set(static_cast<float>(from + token + 1)), Set(1)));
+        const Vector hidden =
+            window > 0 ? Add(is_later, ZeroBelow(sees, Set(static_cast<float>(from + token + 1 + window)), Set(1)))
+                       : is_later;
         const Vector masked = MultiplyAdd(hidden, Set(-3e38f), score);
         Store(own, masked);
         most = Larger(most, masked);

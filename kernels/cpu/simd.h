@@ -22,6 +22,16 @@ inline constexpr int kDecodeTokens = 32;
 inline constexpr int kPrefillRows = 64;
 inline constexpr int kPrefillTokens = 64;
 
+// What a model's attention does beyond softmax(scale · q · Kᵀ) · V; by default nothing. On the CPU.
+struct AttentionRules {
+  int32_t window = 0;            // a token sees itself and the window − 1 before it; 0: all
+  float softcap = 0;             // scores become softcap · tanh(score / softcap); 0: they stay
+  const float* sinks = nullptr;  // [query head]: a score that takes weight and gives no value; null: none
+
+  // The first token that one sees with which the sequence has `length` tokens.
+  constexpr int32_t FirstSeen(int32_t length) const { return window > 0 && length > window ? length - window : 0; }
+};
+
 // Tokens [from, to) of one decoding sequence, all heads. The result is not divided by its total yet: the partial
 // results of one sequence are merged by MergeParts.
 struct DecodePart {
@@ -33,6 +43,8 @@ struct DecodePart {
   float* largest = nullptr;  // [query head]
   float* total = nullptr;    // [query head]
   float* sums = nullptr;     // [query head, padded value dim]
+  float softcap = 0;
+  const float* sinks = nullptr;  // for the first part of a sequence
 };
 constexpr int64_t DecodeScratchFloats(const AttentionCommand& command) {  // queries, and scores of a block
   return int64_t{command.query_heads} * (Padded(command.keys.dim) + kDecodeTokens);
@@ -59,6 +71,7 @@ struct PrefillPart {
   int32_t to_head = 0;
   int32_t from_token = 0;
   int32_t to_token = 0;
+  AttentionRules rules;
 };
 constexpr int64_t PrefillScratchFloats(const AttentionCommand& command) {
   const int64_t dim = Padded(command.keys.dim);

@@ -11,35 +11,21 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
-#include <type_traits>
 #include <vector>
 
+#include "kernels/cpu/parallel_loop.h"
 #include "quiet_thread.h"
 
 namespace vkv::kernels {
 
-class WorkerPool {
+class WorkerPool final : public ParallelLoop {
  public:
-  // Does one task; `worker` is 0 … threads − 1, and no two tasks run with the same one at a time.
-  using Task = void (*)(void* context, int64_t task, int worker);
-
   WorkerPool() = default;
-  ~WorkerPool() { Stop(); }
+  ~WorkerPool() override { Stop(); }
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Does tasks 0 … tasks − 1 with at most `threads` threads, the caller's included, and returns when all are done.
-  void Run(int64_t tasks, int threads, Task task, void* context);
-
-  template <typename Body>  // body(task, worker)
-  void ForEach(int64_t tasks, int threads, Body&& body) {
-    Run(
-        tasks, threads,
-        [](void* context, int64_t task, int worker) {
-          (*static_cast<std::remove_reference_t<Body>*>(context))(task, worker);
-        },
-        &body);
-  }
+  void Run(int64_t tasks, int threads, Task task, void* context) override;
 
   // Joins the threads for good. Idempotent.
   void Stop();

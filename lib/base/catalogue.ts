@@ -2,7 +2,7 @@
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
 // the numbers. docs/errors.md has a section per code. Files beside this one have those of drivers, stores and other parts; native-codes.ts maps the addon's.
 
-import { formatAddress, formatBytes, formatCount, formatList, formatNumber } from './format.js';
+import { formatAddress, formatBytes, formatCount, formatList, formatNumber, printable } from './format.js';
 import type { CatalogueEntry, ErrorCode } from './details.js';
 import { driverCodes } from './driver-codes.js';
 import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, cannotGrow } from './phrases.js';
@@ -285,6 +285,18 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'KvError',
     recovery: 'fix',
     template: ({ problem }) => problem,
+  },
+  KV_ONNX_UNAVAILABLE: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ problem }) =>
+      `onnxruntime cannot be used: ${printable(problem)}. Install it with \`npm install onnxruntime-node\` (1.20 or later), or give \`library\` the ` +
+      'path of a libonnxruntime.so.',
+  },
+  KV_ONNX_FAILED: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ call, problem }) => `onnxruntime refused \`${call}\`: ${printable(problem.replace(/\.$/, ''))}. Check that the file is whole, and that this version of onnxruntime runs it.`,
   },
   KV_OUTPUT_FAILED: {
     class: 'KvError',

@@ -77,7 +77,7 @@ export interface ErrorDetails extends MachineDetails {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
     readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'OnlineScheduler' | 'Kernels' | 'DenseKernels' |
-      'DeviceMemory' | 'EncoderCache' | 'RedisTier' | 'DiskStore' | 'ModelServer' | 'BackgroundTokenizer' | 'LlamaEngine';
+      'DeviceMemory' | 'EncoderCache' | 'RedisTier' | 'DiskStore' | 'ModelServer' | 'BackgroundTokenizer' | 'LlamaEngine' | 'OnnxDecoder';
   };
   KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
   KV_ROW_SHARED: {
@@ -245,6 +245,18 @@ export interface ErrorDetails extends MachineDetails {
   KV_CONFIG_INVALID: { readonly source: string; readonly problem: string; readonly hint: string };
   KV_MODEL_INVALID: {
     /** The whole message: the file, what is wrong there, what to do. */
+    readonly problem: string;
+  };
+  KV_ONNX_UNAVAILABLE: {
+    /** Why no library of onnxruntime can be used. */
+    readonly problem: string;
+  };
+  KV_ONNX_FAILED: {
+    /** Function of onnxruntime's C API. */
+    readonly call: string;
+    /** Its code. */
+    readonly status: number;
+    /** Its message. */
     readonly problem: string;
   };
   KV_OUTPUT_FAILED: { readonly file: string; readonly problem: string };

@@ -27,6 +27,8 @@ export const nativeCodes = {
   kStoreForeign: { number: 20, code: 'KV_STORE_FOREIGN' },
   kStoreVersion: { number: 21, code: 'KV_STORE_VERSION' },
   kStoreFailed: { number: 22, code: 'KV_STORE_FAILED' },
+  kOnnxUnavailable: { number: 23, code: 'KV_ONNX_UNAVAILABLE' },
+  kOnnxFailed: { number: 24, code: 'KV_ONNX_FAILED' },
 } as const satisfies Readonly<Record<string, { number: number; code: ErrorCode }>>;
 
 /** By the name in `enum class Unavailable` of native/driver.h: its number, which is `Status.what` of kDriverUnavailable, and the reason. */

@@ -12,6 +12,7 @@ export const ownerNouns = {
   KvCache: 'cache', PagePool: 'page pool', Driver: 'driver', Mapper: 'mapper', MockDevice: 'mock device',
   OnlineScheduler: 'scheduler', Kernels: 'kernel set', DenseKernels: 'kernel set', DeviceMemory: 'device memory',
   EncoderCache: 'encoder cache', RedisTier: 'Redis tier', DiskStore: 'disk store', ModelServer: 'server', BackgroundTokenizer: 'tokenizer', LlamaEngine: 'engine',
+  OnnxDecoder: 'decoder',
 } as const;
 
 export const unavailable: Readonly<Record<UnavailableReason, (details: ErrorDetails['KV_DRIVER_UNAVAILABLE']) => string>> = {

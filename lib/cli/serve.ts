@@ -1,4 +1,4 @@
-// `vkv serve`: a Hugging Face folder behind OpenAI's HTTP API. Loads the model into the reference engine, opens a cache for it, and serves
+// `vkv serve`: a model's folder behind OpenAI's HTTP API. Loads the model into the reference engine, or its ONNX graph into onnxruntime, opens a cache for it, and serves
 // until the process is told to end; then answers under way are finished. Prints its address, and errors that no client is told.
 
 import { createRequire } from 'node:module';
@@ -8,13 +8,15 @@ import { Command, Option } from 'commander';
 
 import { createError } from '../base/errors.js';
 import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
-import { KvCache, OnlineScheduler, type DriverChoice, type Dtype } from '../index.js';
-import { BackgroundTokenizer, LlamaEngine, LlamaModel, LlamaTokenizer, type CopyReason } from '../llama/index.js';
+import { KvCache, OnlineScheduler, type DriverChoice, type Dtype, type Engine, type ModelShape } from '../index.js';
+import { BackgroundTokenizer, LlamaEngine, LlamaModel, LlamaTokenizer, type CopiedFile, type CopyReason } from '../llama/index.js';
+import { OnnxDecoder, readModelFolder } from '../onnx/index.js';
 import { ModelServer, sessionPolicy } from '../server/index.js';
 import { countFrom, dtypeFlag, pageSizeFlag, sizeFlag } from './flag-values.js';
 
 interface ServeFlags {
-  readonly model: string;
+  readonly model?: string;
+  readonly onnx?: string;
   readonly name?: string;
   readonly host: string;
   readonly port: number;
@@ -45,7 +47,8 @@ export function serveCommand(): Command {
   const count = countFrom(1);
   return new Command('serve')
     .description("a model from a Hugging Face folder behind OpenAI's HTTP API")
-    .requiredOption('--model <folder>', 'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file')
+    .option('--model <folder>', 'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file')
+    .option('--onnx <folder>', 'instead: a decoder in ONNX with its tokenizer.json, computed by the onnxruntime-node that is installed; or the .onnx file')
     .option('--name <name>', "the model's name for clients (default: that of the folder or file)")
     .option('--host <address>', 'where to listen; 0.0.0.0: also for other machines', '127.0.0.1')
     .option('--port <number>', 'the port; 0: any that is free', countFrom(0), 8_000)
@@ -96,19 +99,19 @@ async function serve(flags: ServeFlags): Promise<void> {
   checkPackages();
   const key = process.env['VKV_API_KEY'];
   const apiKeys = flags.apiKey ?? (key === undefined || key === '' ? [] : [key]);
-  await using tokenizer = new BackgroundTokenizer({ tokenizer: new LlamaTokenizer(flags.model) });
-  const model = await LlamaModel.load(flags.model, { threads: flags.threads, weights: flags.weights });
-  const { config } = model;
+  const files = filesOf(flags);
+  await using tokenizer = new BackgroundTokenizer({ tokenizer: new LlamaTokenizer(files.folder) });
+  await using model = await (flags.onnx === undefined ? loadLlama(files.folder, flags) : openOnnx(flags.onnx, flags));
   using cache = new KvCache({
-    model: model.shape(flags.kvDtype), slots: flags.slots, maxTokens: flags.maxTokens ?? Math.min(config.maxTokens, mostTokens),
-    memoryBudgetBytes: flags.memoryBytes, driver: flags.driver, pageBytes: flags.pageBytes, prefixCache: { policy: sessionPolicy() },
+    model: model.shape, slots: flags.slots, maxTokens: flags.maxTokens ?? Math.min(model.maxTokens, mostTokens),
+    memoryBudgetBytes: flags.memoryBytes, driver: model.driver, pageBytes: flags.pageBytes, prefixCache: { policy: sessionPolicy() },
   });
-  using engine = new LlamaEngine({ model, cache, results: flags.results });
+  using engine = model.engine(cache);
   const scheduler = new OnlineScheduler({ cache, engine, maxWaiting: flags.maxWaiting, prefillTokensPerStep: flags.prefillTokensPerStep });
   const maxTokens = longestText(cache);
-  const modelName = flags.name ?? path.basename(path.resolve(flags.model));
+  const modelName = flags.name ?? path.basename(path.resolve(files.given));
   await using server = new ModelServer({
-    scheduler, tokenizer, modelName, maxTokens, apiKeys, stopTokens: [...new Set([...config.endTokens, ...tokenizer.endTokens])],
+    scheduler, tokenizer, modelName, maxTokens, apiKeys, stopTokens: [...new Set([...model.endTokens, ...tokenizer.endTokens])],
     maxBodyBytes: flags.maxBodyBytes, deadlineMs: flags.deadlineMs, graceMs: flags.graceMs,
   }, report);
   const told = new Promise<void>((resolve) => {
@@ -122,6 +125,62 @@ async function serve(flags: ServeFlags): Promise<void> {
     `${formatBytes(flags.memoryBytes)} for K and V\nListening at ${url}/v1${apiKeys.length === 0 ? ', without an API key' : ''}\nWatch it at ${url}/watch, or with \`vkv top ${url}\`\n`);
   await told;
   process.stderr.write('Ending: answers under way are finished. Once more ends at once.\n');
+}
+
+/** What was given, and where its tokenizer is. Throws KV_INVALID_OPTION unless one model was given, of the flags that go with its kind. */
+function filesOf({ model, onnx, weights, results, driver }: ServeFlags): { readonly given: string; readonly folder: string } {
+  if (model !== undefined && onnx === undefined) return { given: model, folder: model };
+  if (model !== undefined || onnx === undefined) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'vkv serve', option: '--model', expected: model === undefined ? "a model's folder" : 'left out beside `--onnx`', received: model,
+      ...model === undefined ? { hint: 'Or give `--onnx` a folder with a decoder in ONNX.' } : {},
+    });
+  }
+  const only = (option: string, isGiven: boolean, received: string): void => {
+    if (isGiven) throw createError('KV_INVALID_OPTION', { reason: 'range', owner: 'vkv serve', option, expected: 'left out beside `--onnx`', received });
+  };
+  only('--weights', weights !== 'mapped', weights);
+  only('--results', results !== 'fast', results);
+  only('--driver', driver === 'cuda', driver);
+  return { given: onnx, folder: readModelFolder(onnx).folder };
+}
+
+/** A model as it is served, whichever computes it. */
+interface ServedModel extends AsyncDisposable {
+  readonly shape: ModelShape;
+  readonly driver: DriverChoice;
+  /** Tokens of a sequence. */
+  readonly maxTokens: number;
+  readonly endTokens: readonly number[];
+  /** Files whose weights take memory of their own. */
+  readonly copiedFiles: readonly CopiedFile[];
+  readonly engine: (cache: KvCache) => Engine & Disposable & { readonly target: string };
+}
+
+async function loadLlama(folder: string, flags: ServeFlags): Promise<ServedModel> {
+  const model = await LlamaModel.load(folder, { threads: flags.threads, weights: flags.weights });
+  const { maxTokens, endTokens } = model.config;
+  return {
+    shape: model.shape(flags.kvDtype), driver: flags.driver, maxTokens, endTokens, copiedFiles: model.copiedFiles,
+    engine: (cache) => new LlamaEngine({ model, cache, results: flags.results }),
+    [Symbol.asyncDispose]: async () => { /* its engine gives the weights back */ },
+  };
+}
+
+async function openOnnx(given: string, flags: ServeFlags): Promise<ServedModel> {
+  const { file, maxTokens, endTokens } = readModelFolder(given);
+  const decoder = await OnnxDecoder.open(file, { threads: flags.threads });
+  return {
+    shape: decoder.model({ dtype: flags.kvDtype }), driver: 'host', maxTokens: Math.min(maxTokens ?? mostTokens, decoder.maxTokens ?? mostTokens), endTokens, copiedFiles: [],
+    engine: (cache) => {
+      const engine = decoder.engine(cache);
+      return {
+        vocabularyTokens: engine.vocabularyTokens, prefill: (pass) => engine.prefill(pass), decode: (pass) => engine.decode(pass), target: decoder.target,
+        [Symbol.dispose]: () => { /* the decoder is closed behind the cache's users */ },
+      };
+    },
+    [Symbol.asyncDispose]: async () => { decoder.close(); },
+  };
 }
 
 /** Tokens that a sequence can have: those that it has addresses for, as far as there is memory for them. */

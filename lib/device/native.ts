@@ -13,6 +13,7 @@ import type { NativeDriver } from './native-driver.js';
 import type {
   NativeDense, NativeDenseOptions, NativeKernels, NativeKernelsOptions, NativeSampling, NativeSamplingOptions,
 } from './native-kernels.js';
+import type { NativeOnnx, NativeOnnxAnswer, NativeOnnxOptions } from './native-onnx.js';
 import type { NativeStore, NativeStoreAnswer, NativeStoreFaults, NativeStoreOptions } from './native-store.js';
 
 export {
@@ -117,6 +118,7 @@ export interface Native {
   loadKernelsAsync(driver: NativeDriver, module: string, image: Uint8Array): Promise<void>;
   readonly NativeStore: new (options: NativeStoreOptions, onAnswer: NativeStoreAnswer, faults?: NativeStoreFaults) => NativeStore;
   readonly NativeStoreFaults: new () => NativeStoreFaults;
+  readonly NativeOnnx: new (options: NativeOnnxOptions, onAnswer: NativeOnnxAnswer) => NativeOnnx;
   /** Vectors that this machine's CPU has, widest first. */
   readonly cpuInstructions: readonly string[];
   /** The CUDA driver's results by name. */
@@ -150,9 +152,9 @@ export function addonFile(): string {
   return loadedFile;
 }
 
-const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels' | 'DenseKernels' | 'DeviceMemory' | 'DiskStore'>> = {
+const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels' | 'DenseKernels' | 'DeviceMemory' | 'DiskStore' | 'OnnxDecoder'>> = {
   'driver': 'Driver', 'kernels': 'Kernels', 'dense kernels': 'DenseKernels', 'device memory': 'DeviceMemory',
-  'disk store': 'DiskStore',
+  'disk store': 'DiskStore', 'onnx session': 'OnnxDecoder',
 };
 
 /** Turns a native Status into an error of the catalogue. `driver` is the kind of the one in use, `text` what it wrote about it. */
@@ -200,6 +202,8 @@ function makeError(
     KV_STORE_FOREIGN: () => createError('KV_STORE_FOREIGN', { path: text }),
     KV_STORE_VERSION: () => createError('KV_STORE_VERSION', { path: text, version: what, latestVersion: howMany }),
     KV_STORE_FAILED: () => createError('KV_STORE_FAILED', { ...driverCall, path: text }),
+    KV_ONNX_UNAVAILABLE: () => createError('KV_ONNX_UNAVAILABLE', { problem: text }),
+    KV_ONNX_FAILED: () => createError('KV_ONNX_FAILED', { call, status: what, problem: text }),
     KV_CUBLAS_UNAVAILABLE: () => createError('KV_CUBLAS_UNAVAILABLE', { missing: call === 'dlopen' ? undefined : call }),
   };
   return make[code]();

@@ -13,6 +13,7 @@
 #include "addon/memory_binding.h"
 #include "addon/mock_binding.h"
 #include "addon/module_binding.h"
+#include "addon/onnx_binding.h"
 #include "addon/pool_binding.h"
 #include "addon/rows_binding.h"
 #include "addon/sampling_binding.h"
@@ -99,6 +100,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   vkv::addon::NativeKernels::Define(env, exports);
   vkv::addon::NativeDense::Define(env, exports);
   vkv::addon::NativeMockDevice::Define(env, exports);
+  vkv::addon::NativeOnnx::Define(env, exports);
   vkv::addon::NativeSampling::Define(env, exports);
   vkv::addon::NativeStore::Define(env, exports);
   vkv::addon::NativeStoreFaults::Define(env, exports);

@@ -23,7 +23,10 @@ slow('starts the server')('a command line that is wrong, a folder that is no mod
   t.teardown(() => other.close());
   const { port } = other.address() as AddressInfo;
   const cases: readonly (readonly [readonly string[], number, RegExp])[] = [
-    [[], 2, /^vkv: KV_INVALID_OPTION: Required option '--model <folder>' not specified\.\n$/],
+    [[], 2, /^vkv: KV_INVALID_OPTION: `--model` must be a model's folder; it is missing\. Or give `--onnx` a folder.*\n$/],
+    [['--model', storyteller, '--onnx', folder], 2, /^vkv: KV_INVALID_OPTION: `--model` must be left out beside `--onnx`.*\n$/],
+    [['--onnx', folder, '--weights', 'int8'], 2, /^vkv: KV_INVALID_OPTION: `--weights` must be left out beside `--onnx`, got 'int8'\.\n$/],
+    [['--onnx', folder], 1, /^vkv: KV_MODEL_INVALID: .* has no \.onnx file.*\n$/],
     [['--model', folder], 1, /^vkv: KV_MODEL_INVALID: .*tokenizer\.json is not there\. .*\n$/],
     [['--model', storyteller, '--slots', '0'], 2, /^vkv: KV_INVALID_OPTION: .*at least 1.*\n$/],
     [['--model', storyteller, '--port', String(port)], 1, /^vkv: EADDRINUSE: .*\n$/],

@@ -1,0 +1,105 @@
+// OnnxDecoder: a decoder's ONNX file, opened in the user's own onnxruntime with the cache's attention in it. It has the weights
+// and the threads; engines over caches of its shape compute with it, one pass after the other.
+
+import { availableParallelism } from 'node:os';
+import * as path from 'node:path';
+import { readFile } from 'node:fs/promises';
+
+import type { Dtype } from '../base/dtypes.js';
+import { createError } from '../base/errors.js';
+import { integer, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
+import type { KvCache, ModelShape } from '../index.js';
+import { attendable } from '../kernels/kernel-layers.js';
+import { modelError } from '../llama/model-error.js';
+import { maskWindows } from './causal-mask.js';
+import { planDecoder, writeDecoder, type DecoderGraph } from './decoder-graph.js';
+import { OnnxEngine } from './engine.js';
+import { findLibrary } from './library.js';
+import { OnnxSession } from './session.js';
+
+/** Options of `OnnxDecoder.open`. */
+export interface OnnxDecoderOptions {
+  /** Threads that compute a pass, 1 … 1,024. Default: one per processor. */
+  readonly threads?: number | undefined;
+  /** Path of a libonnxruntime.so, 1.20 or later. Default: that of the program's own onnxruntime-node. */
+  readonly library?: string | undefined;
+}
+
+/** What the K and V of a decoder's cache are of. */
+export interface OnnxModelOptions {
+  /** Type of K and V in the cache: `float32`, `float16` or `bfloat16`. Default: the graph's. */
+  readonly dtype?: Dtype | undefined;
+}
+
+const spec = { threads: withDefault(integer({ min: 1, max: 1024 }), 0), library: optional(string) };
+
+/** A decoder in ONNX that computes over caches. Close it after its schedulers and before the process ends. */
+export class OnnxDecoder {
+  /** Tokens of the vocabulary. */
+  readonly vocabularyTokens: number;
+  /** Tokens of a sequence that the graph has positions for; undefined where it does not say. */
+  readonly maxTokens: number | undefined;
+  readonly #graph: DecoderGraph;
+  readonly #session: OnnxSession;
+
+  private constructor(graph: DecoderGraph, session: OnnxSession) {
+    this.vocabularyTokens = graph.vocabularyTokens;
+    this.maxTokens = graph.maxTokens;
+    this.#graph = graph;
+    this.#session = session;
+  }
+
+  /**
+   * Reads a `.onnx` file, puts the cache's attention in the place of its own, and opens it on a thread. Weights in files beside it stay
+   * there. Rejects with KV_MODEL_INVALID, which names the node that cannot be computed, before a weight is read; KV_ONNX_UNAVAILABLE without an
+   * onnxruntime since 1.20; KV_ONNX_FAILED when that refuses the graph; KV_UNKNOWN_OPTION, KV_INVALID_OPTION.
+   */
+  static async open(file: string, options: OnnxDecoderOptions = {}): Promise<OnnxDecoder> {
+    string(file, { owner: 'OnnxDecoder.open', option: 'file' });
+    const read = readOptions('OnnxDecoder.open', options, spec);
+    const bytes = await readFile(file).catch((cause: unknown) => {
+      throw modelError(`${file} cannot be read. Give the path of an ONNX file.`, { cause });
+    });
+    const plan = planDecoder(bytes, file);
+    const library = read.library ?? findLibrary();
+    const folder = path.dirname(path.resolve(file));
+    const graph = writeDecoder(plan, await maskWindows(plan, { library, folder }));
+    const session = await OnnxSession.open({ library, folder, threads: read.threads || availableParallelism(), model: graph.bytes });
+    return new OnnxDecoder({ ...graph, bytes: new Uint8Array(0) }, session);
+  }
+
+  /** What computes: `onnxruntime 1.30.0, CPU`. */
+  get target(): string {
+    return `onnxruntime ${this.#session.version}, CPU`;
+  }
+
+  /** The shape for `new KvCache({ model: decoder.model() })`. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION. */
+  model(options: OnnxModelOptions = {}): ModelShape {
+    const { dtype } = readOptions('OnnxDecoder.model', options, { dtype: withDefault(oneOf(attendable), this.#graph.dtype) });
+    const { layers } = this.#graph;
+    const [first] = layers;
+    const areAlike = layers.every(({ kvHeads, dim, valueDim }) => kvHeads === first!.kvHeads && dim === first!.dim && valueDim === first!.valueDim);
+    return {
+      layers: layers.length, kvHeads: first!.kvHeads, headDim: first!.dim, valueHeadDim: first!.valueDim, dtype,
+      ...areAlike ? {} : { layerShapes: layers.map(({ kvHeads, dim, valueDim }) => ({ kvHeads, headDim: dim, valueHeadDim: valueDim })) },
+    };
+  }
+
+  /**
+   * An engine over a cache of `model()`, for any scheduler; several may share the decoder. Throws KV_INVALID_OPTION for a cache of another
+   * shape, of more tokens than `maxTokens`, or whose memory is not the CPU's; KV_CLOSED.
+   */
+  engine(cache: KvCache): OnnxEngine {
+    if (this.#session.isClosed) throw createError('KV_CLOSED', { operation: 'make an engine', owner: 'OnnxDecoder' });
+    return new OnnxEngine({ graph: this.#graph, session: this.#session, cache });
+  }
+
+  /** Ends what is computed, which rejects, and gives the weights back. Idempotent. */
+  close(): void {
+    this.#session.close();
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+}

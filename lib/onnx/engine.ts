@@ -1,0 +1,127 @@
+// OnnxEngine: passes of the schedulers as runs of a decoder's graph over one cache. All new tokens of a pass go through the graph as one
+// row, whichever sequences they are of; where their K and V lie, attention knows from the pass.
+
+import { createError } from '../base/errors.js';
+import { formatCount, formatNumber } from '../base/format.js';
+import { instanceOf } from '../base/options.js';
+import type { NativeOnnxPass } from '../device/native-onnx.js';
+import { KvCache, type Engine, type EnginePass } from '../index.js';
+import { attendable, KernelLayers } from '../kernels/kernel-layers.js';
+import { kernelsOf } from '../kernels/load-kernels.js';
+import type { DecoderGraph, DecoderInput } from './decoder-graph.js';
+import { elements } from './graph.js';
+import type { OnnxInput, OnnxSession } from './session.js';
+
+/** What `decoder.engine` gives it. */
+interface Parts {
+  readonly graph: DecoderGraph;
+  readonly session: OnnxSession;
+  readonly cache: KvCache;
+}
+
+/** What a pass is answered with. */
+export interface OnnxOutput {
+  /** [sequence, token of the vocabulary]; valid until the next pass. */
+  readonly logits: Float32Array;
+}
+
+/** An `Engine` over one cache. `decoder.engine(cache)` makes it; it has nothing to close. */
+export class OnnxEngine implements Engine {
+  /** Tokens of the vocabulary. */
+  readonly vocabularyTokens: number;
+  readonly #graph: DecoderGraph;
+  readonly #session: OnnxSession;
+  readonly #cache: Omit<NativeOnnxPass, 'spans'>;
+  #logits = new Float32Array(0);
+
+  /** @internal */
+  constructor({ graph, session, cache }: Parts) {
+    instanceOf(KvCache)(cache, { owner: 'OnnxDecoder.engine', option: 'cache' });
+    checkShape(graph, cache);
+    const layers = new KernelLayers(cache, graph.layers.map(({ heads }) => heads), undefined);
+    this.vocabularyTokens = graph.vocabularyTokens;
+    this.#graph = graph;
+    this.#session = session;
+    this.#cache = {
+      layers: layers.numbers().layers, slots: cache.layout.slots, maxTokens: cache.layout.maxTokens, cacheDtype: attendable.indexOf(layers.cacheDtype),
+    };
+  }
+
+  /** Computes chunks of prompts. Rejects with KV_ONNX_FAILED, KV_ABORTED, KV_CLOSED. */
+  prefill(pass: EnginePass): Promise<OnnxOutput> {
+    return this.#compute(pass);
+  }
+
+  /** Computes one token of each sequence. Rejects as `prefill`. */
+  decode(pass: EnginePass): Promise<OnnxOutput> {
+    return this.#compute(pass);
+  }
+
+  async #compute({ length, slots, positions, tokenCounts, tokens, wantsLogits, signal }: EnginePass): Promise<OnnxOutput> {
+    const spans = new Int32Array(4 * length);
+    let rows = 0;
+    for (let index = 0; index < length; index += 1) {
+      spans.set([slots[index]!, positions[index]!, tokenCounts[index]!, rows], 4 * index);
+      rows += tokenCounts[index]!;
+    }
+    const wanted = Math.max(1, wantsLogits.subarray(0, length).lastIndexOf(1) + 1);
+    const inputs = this.#graph.inputs.map((input) => fill(input, { spans, tokens, rows, wanted }));
+    const count = wanted * this.vocabularyTokens;
+    if (count > this.#logits.length) this.#logits = new Float32Array(count);
+    const data = this.#logits.subarray(0, count);
+    await this.#session.run({
+      inputs, outputs: [{ name: 'logits', type: elements.float32, dims: [1, wanted, this.vocabularyTokens], data }],
+      pass: { ...this.#cache, spans }, signal,
+    });
+    return { logits: data };
+  }
+}
+
+interface Rows {
+  /** [slot, position, tokens, first row] × sequences. */
+  readonly spans: Int32Array;
+  readonly tokens: Int32Array;
+  readonly rows: number;
+  /** Sequences, from the first on, whose last rows' logits are computed. */
+  readonly wanted: number;
+}
+
+function fill({ name, kind, type, rank }: DecoderInput, { spans, tokens, rows, wanted }: Rows): OnnxInput {
+  let dims: readonly number[] = [1, rows];
+  let numbers: Int32Array;
+  if (kind === 'tokens') numbers = tokens.subarray(0, rows);
+  else if (kind === 'positions') {
+    numbers = new Int32Array(rows);
+    for (let at = 0; at < spans.length; at += 4) {
+      for (let token = 0; token < spans[at + 2]!; token += 1) numbers[spans[at + 3]! + token] = spans[at + 1]! + token;
+    }
+  } else if (kind === 'rows') {
+    dims = [wanted];
+    numbers = Int32Array.from({ length: wanted }, (_, index) => spans[4 * index + 3]! + spans[4 * index + 2]! - 1);
+  } else {
+    dims = new Array<number>(rank).fill(1);
+    numbers = new Int32Array(1);
+  }
+  return { name, type, dims, data: type === elements.int32 ? numbers : BigInt64Array.from(numbers, BigInt) };
+}
+
+/** Throws KV_INVALID_OPTION unless the cache has K and V of each layer of the graph, in the CPU's memory. */
+function checkShape({ layers, maxTokens }: DecoderGraph, { tensors, driver, layout }: KvCache): void {
+  const refuse = (expected: string, received: string | number, hint: string): never => {
+    throw createError('KV_INVALID_OPTION', { reason: 'range', owner: 'OnnxDecoder.engine', option: 'cache', expected, received, hint });
+  };
+  if (kernelsOf(driver) !== 'cpu') refuse("one in the CPU's memory", `one of the driver ${driver.kind}`, "Open it with `driver: 'host'`.");
+  const open = 'Open it with `model: decoder.model()`.';
+  const shape = `one of the graph's shape, ${formatCount('layer', layers.length)}`;
+  if (tensors.length !== 2 * layers.length || tensors[0]!.layer !== 0) refuse(shape, `one of ${formatCount('tensor', tensors.length)}`, open);
+  for (const { layer, role, heads, dim, dtype } of tensors) {
+    const { kvHeads, dim: keyDim, valueDim } = layers[layer]!;
+    if (role === 'latent' || !attendable.includes(dtype)) refuse(`one of K and V in ${attendable.join(', ')}`, `one of ${role === 'latent' ? 'latent attention' : dtype}`, open);
+    if (heads !== kvHeads || dim !== (role === 'key' ? keyDim : valueDim)) {
+      refuse(shape, `layer ${layer} with a ${role} of ${heads} × ${dim}`, open);
+    }
+  }
+  if (maxTokens !== undefined && layout.maxTokens > maxTokens) {
+    refuse(`one of at most ${formatNumber(maxTokens)} tokens (\`maxTokens\`), which the graph has positions for`, layout.maxTokens, 'Open it with fewer.');
+  }
+}

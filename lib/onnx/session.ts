@@ -1,0 +1,130 @@
+// OnnxSession: a graph in the user's own onnxruntime, computed on a thread of its own, one run after the other. Inputs and
+// outputs are arrays of the caller's, which are read and written where they are until the run's promise settles.
+
+import { createError } from '../base/errors.js';
+import { native } from '../device/native.js';
+import type { NativeOnnx, NativeOnnxPass } from '../device/native-onnx.js';
+
+export type OnnxArray = Float32Array | BigInt64Array | Int32Array | Uint16Array | Uint8Array;
+
+export interface OnnxInput {
+  readonly name: string;
+  /** A number of ONNX, which the array is of. */
+  readonly type: number;
+  readonly dims: readonly number[];
+  readonly data: OnnxArray;
+}
+
+/** An output without `data` comes as the run's result, copied. */
+export type OnnxOutput = Omit<OnnxInput, 'data'> & { readonly data?: OnnxArray | undefined };
+
+export interface OnnxResult {
+  readonly type: number;
+  readonly dims: readonly number[];
+  readonly bytes: ArrayBuffer;
+}
+
+export interface OnnxRun {
+  readonly inputs: readonly OnnxInput[];
+  readonly outputs: readonly OnnxOutput[];
+  /** Of a graph with the cache's attention. */
+  readonly pass?: NativeOnnxPass | undefined;
+  readonly signal?: AbortSignal | undefined;
+}
+
+interface Waiting {
+  readonly resolve: (results: readonly OnnxResult[]) => void;
+  readonly reject: (error: unknown) => void;
+  /** What the run reads and writes. */
+  readonly kept: unknown;
+}
+
+export class OnnxSession {
+  readonly #native: NativeOnnx;
+  readonly #waiting: Map<number, Waiting>;
+  /** Of onnxruntime: `1.30.0`. */
+  readonly version: string;
+  #lastRun = 0;
+  #isClosed = false;
+
+  private constructor(own: NativeOnnx, waiting: Map<number, Waiting>, version: string) {
+    this.#native = own;
+    this.#waiting = waiting;
+    this.version = version;
+  }
+
+  /** Opens a graph. Rejects with KV_ONNX_UNAVAILABLE where the library cannot be used, KV_ONNX_FAILED where it refuses the graph. */
+  static async open(options: { readonly library: string; readonly folder: string; readonly threads: number; readonly model: Uint8Array }): Promise<OnnxSession> {
+    const waiting = new Map<number, Waiting>();
+    let version = '';
+    const own = new (native().NativeOnnx)(options, (id, error, text, outputs) => {
+      if (id === 0) version = text;
+      const run = waiting.get(id);
+      waiting.delete(id);
+      if (error !== undefined) run?.reject(error);
+      else run?.resolve(readResults(outputs));
+    });
+    await new Promise((resolve, reject) => {
+      waiting.set(0, { resolve, reject, kept: options.model });
+      own.open(0);
+    }).catch((error: unknown) => {
+      own.close();
+      throw error;
+    });
+    return new OnnxSession(own, waiting, version);
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /** Computes outputs. Rejects with KV_ONNX_FAILED, KV_ABORTED, KV_CLOSED; nothing of it runs then. */
+  async run({ inputs, outputs, pass, signal }: OnnxRun): Promise<readonly OnnxResult[]> {
+    if (this.#isClosed) throw closed();
+    if (signal?.aborted) throw aborted(signal);
+    this.#lastRun += 1;
+    const id = this.#lastRun;
+    const given = [...inputs.flatMap((input) => tensorArguments(false, input)), ...outputs.flatMap((output) => tensorArguments(true, output))];
+    const abort = (): void => { this.#native.abort(id); };
+    signal?.addEventListener('abort', abort, { once: true });
+    try {
+      const results = await new Promise<readonly OnnxResult[]>((resolve, reject) => {
+        this.#native.run(id, pass, ...given);
+        this.#waiting.set(id, { resolve, reject, kept: given });
+      });
+      if (signal?.aborted) throw aborted(signal); // it was too late to end it
+      return results;
+    } catch (error) {
+      throw signal?.aborted ? aborted(signal) : error;
+    } finally {
+      signal?.removeEventListener('abort', abort);
+    }
+  }
+
+  /** Ends what runs, waits for that, and rejects it. Idempotent. */
+  close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    this.#native.close();
+    for (const { reject } of this.#waiting.values()) reject(closed());
+    this.#waiting.clear();
+  }
+}
+
+const closed = (): Error => createError('KV_CLOSED', { operation: 'compute a pass', owner: 'OnnxDecoder' });
+
+function aborted(signal: AbortSignal): Error {
+  return createError('KV_ABORTED', { operation: 'computing a pass' }, { cause: signal.reason });
+}
+
+function tensorArguments(isOutput: boolean, { name, type, dims, data }: OnnxOutput): (boolean | string | number | Float64Array | OnnxArray | undefined)[] {
+  return [isOutput, name, type, Float64Array.from(dims), data];
+}
+
+function readResults(outputs: readonly unknown[]): OnnxResult[] {
+  const results: OnnxResult[] = [];
+  for (let at = 0; at < outputs.length; at += 3) {
+    results.push({ type: outputs[at] as number, dims: [...outputs[at + 1] as Float64Array], bytes: outputs[at + 2] as ArrayBuffer });
+  }
+  return results;
+}

@@ -1,0 +1,127 @@
+// What an engine over an ONNX decoder promises beside its answers: caches of another shape are refused, K and V are not copied,
+// JavaScript goes on while it computes, and passes end where they are given up.
+
+import { readFileSync } from 'node:fs';
+
+
+import { KvCache, OfflineScheduler, type EnginePass, type Sequence } from 'virtual-kv';
+
+import { onnxTest, openOnnxWorld, type OnnxWorld } from './onnx-world.js';
+
+onnxTest('a cache of another shape, of more tokens, or on a device is refused', async (t) => {
+  const world = await openOnnxWorld(t);
+  const refuse = (message: RegExp, options: Parameters<OnnxWorld['cache']>[0]): void => {
+    t.throws(() => world.decoder.engine(world.cache(options)), { code: 'KV_INVALID_OPTION', message });
+  };
+  t.deepEqual(world.decoder.model(), { layers: 2, kvHeads: 2, headDim: 16, valueHeadDim: 16, dtype: 'float32' });
+  refuse(/layer 0 with a key of 4 × 16/, { model: { ...world.decoder.model(), kvHeads: 4 } });
+  refuse(/one of 2 tensors/, { model: { ...world.decoder.model(), layers: 1 } });
+  refuse(/at most 512 tokens/, { maxTokens: 1024 });
+  t.throws(() => world.decoder.model({ dtype: 'int8' as never }), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => world.decoder.engine({} as never), { code: 'KV_INVALID_OPTION' });
+});
+
+onnxTest('closing the decoder ends what it computes, which rejects; then it is closed', async (t) => {
+  const { decoder, cache } = await openOnnxWorld(t);
+  const own = cache();
+  const engine = decoder.engine(own);
+  const [pass] = passOf(own, 40);
+  const answer = engine.prefill(pass);
+  decoder.close();
+  await t.throwsAsync(answer, { code: 'KV_CLOSED' });
+  await t.throwsAsync(engine.prefill(pass), { code: 'KV_CLOSED' });
+  t.throws(() => decoder.engine(own), { code: 'KV_CLOSED' });
+  decoder.close();
+});
+
+onnxTest('a pass that is given up rejects with KV_ABORTED, under way or waiting, and the next is right', async (t) => {
+  const { decoder, cache, stock } = await openOnnxWorld(t);
+  const own = cache();
+  const engine = decoder.engine(own);
+  const [pass, sequence, text] = passOf(own, 300);
+  const giveUp = new AbortController();
+  const answers = [1, 2].map(() => engine.prefill({ ...pass, signal: giveUp.signal }));
+  giveUp.abort();
+  for (const answer of answers) await t.throwsAsync(answer, { code: 'KV_ABORTED' });
+  await t.throwsAsync(engine.prefill({ ...pass, signal: giveUp.signal }), { code: 'KV_ABORTED' });
+  const { logits } = await engine.prefill(pass);
+  const wanted = await stock.logits(text);
+  t.true(logits.every((value, at) => Math.abs(value - wanted[at]!) < 1e-4));
+  sequence.release();
+});
+
+onnxTest('numbers of a pass that the cache does not have are refused, not computed', async (t) => {
+  const { decoder, cache } = await openOnnxWorld(t);
+  const own = cache();
+  const engine = decoder.engine(own);
+  const [pass] = passOf(own, 8);
+  await t.throwsAsync(engine.prefill({ ...pass, slots: Int32Array.of(4) }), { code: 'KV_INTERNAL' });
+  await t.throwsAsync(engine.prefill({ ...pass, positions: Int32Array.of(510) }), { code: 'KV_INTERNAL' });
+});
+
+onnxTest('K and V are not copied: a past of 64 MiB is attended to in no more memory than a short one', async (t) => {
+  const form = { layers: 2, heads: 8, kvHeads: 8, dim: 128, positions: 8_192 }; // 16 KiB a token
+  const { decoder } = await openOnnxWorld(t, form);
+  const cache = new KvCache({ model: decoder.model(), driver: 'host', slots: 1, maxTokens: 4_200, memoryBudgetBytes: 2 ** 27, pageBytes: 65_536 });
+  t.teardown(() => { cache.close(); });
+  const engine = decoder.engine(cache);
+  const [long, sequence] = passOf(cache, 4_096); // what is behind a prompt does not matter here: it is not computed
+  const decode = (position: number): Promise<unknown> => engine.decode({
+    ...long, positions: Int32Array.of(position), tokenCounts: Int32Array.of(1), tokens: Int32Array.of(7),
+  });
+  await decode(10);
+  const before = privateBytes();
+  for (let step = 0; step < 4; step += 1) await decode(4_095);
+  const more = privateBytes() - before;
+  t.true(more < 8 * 2 ** 20, `${more} bytes`);
+  t.log(`${(more / 2 ** 20).toFixed(1)} MiB`);
+  sequence.release();
+});
+
+onnxTest('a pass is computed on another thread, while JavaScript has the processor', async (t) => {
+  const { decoder, cache } = await openOnnxWorld(t);
+  const own = cache();
+  const [pass, sequence] = passOf(own, 40);
+  const lastValues = sequence.view(own.tensors.length - 1) as Float32Array;
+  const written = 39 * 32; // the last token's
+  const answer = decoder.engine(own).prefill(pass);
+  const end = performance.now() + 20_000;
+  while (lastValues[written] === 0 && performance.now() < end) { /* no turn of the event loop */ }
+  t.not(lastValues[written], 0);
+  await answer;
+});
+
+onnxTest('engines over several caches share a decoder', async (t) => {
+  const { decoder, cache, stock } = await openOnnxWorld(t);
+  const text = Array.from({ length: 50 }, (_, at) => at);
+  const wanted = await stock.greedy(text, 6);
+  const answers = await Promise.all([1, 2].map(async () => {
+    const own = cache();
+    const tokens: number[][] = [];
+    for await (const outcome of new OfflineScheduler({ cache: own, engine: decoder.engine(own) }).run([{ tokens: text, maxNewTokens: 6 }])) {
+      if (outcome.status === 'fulfilled') tokens.push([...outcome.value.tokens]);
+    }
+    return tokens;
+  }));
+  t.deepEqual(answers, [[wanted], [wanted]]);
+});
+
+function passOf(cache: KvCache, tokens: number): [EnginePass, Sequence, number[]] {
+  const text = Array.from({ length: tokens }, (_, at) => at * 7 % 96);
+  const sequence = cache.acquire({ tokens: text });
+  const batch = cache.createBatch();
+  batch.add(sequence, tokens);
+  cache.prepare(batch);
+  return [{
+    length: 1, slots: Int32Array.of(sequence.slot), positions: Int32Array.of(0), tokenCounts: Int32Array.of(tokens), starts: Int32Array.of(0),
+    tokens: Int32Array.from(text), wantsLogits: Uint8Array.of(1), sequences: [sequence], contextTokens: [Int32Array.from(text)], inputs: [undefined],
+    signal: new AbortController().signal,
+  }, sequence, text];
+}
+
+/** Memory of this process alone, in bytes: the cache's own pages are shared ones. */
+function privateBytes(): number {
+  const anonymous = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync('/proc/self/status', 'utf8'));
+  return 1024 * Number(anonymous![1]);
+}
+

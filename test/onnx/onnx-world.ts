@@ -1,0 +1,133 @@
+// A made decoder twice: in onnxruntime-node as it is, with fresh pasts; and opened by this package over a cache. And the tests that need
+// onnxruntime-node, which are skipped by that name where it is not installed.
+
+import { writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import * as path from 'node:path';
+
+import test, { type ExecutionContext, type Implementation } from 'ava';
+
+import { KvCache, type KvCacheOptions } from 'virtual-kv';
+import { OnnxDecoder } from 'virtual-kv/onnx';
+
+import { float16Values } from '#internal/onnx/float16-values.js';
+import { loadOnnxRuntime, whyNoOnnxRuntime, type OnnxSession } from '../../build-examples/onnxruntime/runtime.js';
+import { folderOf } from '../helpers/temporary-folder.js';
+import { madeDecoder, type DecoderForm, type MadeDecoder } from './made-decoder.js';
+
+const missing = whyNoOnnxRuntime();
+
+/** A test that computes by onnxruntime. */
+export function onnxTest(title: string, run: Implementation<[]>): void {
+  if (missing === undefined) test(title, run);
+  else test.skip(`${title} [${missing}]`, run);
+}
+
+/** The library of the example's own onnxruntime-node. */
+export function libraryFile(): string {
+  const main = createRequire(path.resolve(__dirname, '..', '..', 'examples', 'onnxruntime', 'package.json')).resolve('onnxruntime-node');
+  return path.join(main.slice(0, main.lastIndexOf(`${path.sep}dist${path.sep}`)), 'bin', 'napi-v6', process.platform, process.arch, 'libonnxruntime.so.1');
+}
+
+type Data = Float32Array | BigInt64Array | Uint16Array;
+
+interface StockTensor {
+  readonly data: Data;
+  readonly dims: readonly number[];
+}
+
+interface Stock {
+  readonly Tensor: new (type: string, data: Data, dims: readonly number[]) => StockTensor;
+  readonly InferenceSession: { create(model: Uint8Array, options: object): Promise<OnnxSession> };
+}
+
+const values = ({ data }: StockTensor, isHalf: boolean): Float32Array =>
+  isHalf ? float16Values(new Uint16Array(data.buffer, data.byteOffset, data.length)) : data as Float32Array;
+
+/** onnxruntime-node over the graph as it was exported. */
+export class StockDecoder {
+  readonly #made: MadeDecoder;
+  readonly #session: OnnxSession;
+  readonly #stock: Stock;
+
+  constructor(made: MadeDecoder, session: OnnxSession, stock: Stock) {
+    this.#made = made;
+    this.#session = session;
+    this.#stock = stock;
+  }
+
+  static async open(t: ExecutionContext, made: MadeDecoder): Promise<StockDecoder> {
+    const stock = loadOnnxRuntime() as unknown as Stock;
+    const session = await stock.InferenceSession.create(made.bytes, { executionProviders: ['cpu'], intraOpNumThreads: 1 });
+    t.teardown(() => session.release());
+    return new StockDecoder(made, session, stock);
+  }
+
+  /** Logits behind a text's last token, with a past that computed all before the last `tokens`. */
+  async logits(text: readonly number[], tokens = text.length): Promise<Float32Array> {
+    const before = tokens === text.length ? undefined : await this.#run(text.slice(0, -tokens), text.length - tokens, undefined);
+    return this.#last(await this.#run(text, tokens, before));
+  }
+
+  async greedy(text: readonly number[], count: number): Promise<number[]> {
+    const whole = [...text];
+    let past: Readonly<Record<string, StockTensor>> | undefined;
+    for (let made = 0; made < count; made += 1) {
+      past = await this.#run(whole, past === undefined ? whole.length : 1, past);
+      whole.push(mostLikely(this.#last(past)));
+    }
+    return whole.slice(text.length);
+  }
+
+  #last({ logits }: Readonly<Record<string, StockTensor>>): Float32Array {
+    return values(logits!, this.#made.form.isHalf).slice(-this.#made.form.vocabulary);
+  }
+
+  async #run(text: readonly number[], tokens: number, past: Readonly<Record<string, StockTensor>> | undefined): Promise<Readonly<Record<string, StockTensor>>> {
+    const { form: { kvHeads, dim, isHalf }, inputs } = this.#made;
+    const long = (numbers: readonly number[], dims: readonly number[]): StockTensor => new this.#stock.Tensor('int64', BigInt64Array.from(numbers, BigInt), dims);
+    const empty = (): StockTensor => new this.#stock.Tensor(isHalf ? 'float16' : 'float32', isHalf ? new Uint16Array(0) : new Float32Array(0), [1, kvHeads, 0, dim]);
+    const before = text.length - tokens;
+    const feeds = Object.fromEntries(inputs.map((name) => {
+      if (name === 'input_ids') return [name, long(text.slice(before), [1, tokens])];
+      if (name === 'attention_mask') return [name, long(text.map(() => 1), [1, text.length])];
+      if (name === 'position_ids') return [name, long(Array.from({ length: tokens }, (_, at) => before + at), [1, tokens])];
+      if (name === 'num_logits_to_keep') return [name, long([1], [])];
+      return [name, past?.[name.replace('past_key_values', 'present')] ?? empty()];
+    }));
+    return this.#session.run(feeds as never) as Promise<Readonly<Record<string, StockTensor>>>;
+  }
+}
+
+export function mostLikely(logits: Float32Array): number {
+  return logits.indexOf(Math.max(...logits));
+}
+
+export interface OnnxWorld {
+  readonly made: MadeDecoder;
+  readonly decoder: OnnxDecoder;
+  readonly stock: StockDecoder;
+  readonly cache: (options?: Partial<KvCacheOptions>) => KvCache;
+}
+
+export function madeFile(t: ExecutionContext, { bytes }: Pick<MadeDecoder, 'bytes'>): string {
+  const file = path.join(folderOf(t), 'model.onnx');
+  writeFileSync(file, bytes);
+  return file;
+}
+
+export async function openOnnxWorld(t: ExecutionContext, form: DecoderForm = {}, seed = 1, threads = 1): Promise<OnnxWorld> {
+  const made = madeDecoder(form, seed);
+  const decoder = await OnnxDecoder.open(madeFile(t, made), { threads, library: libraryFile() });
+  t.teardown(() => { decoder.close(); });
+  return {
+    made, decoder, stock: await StockDecoder.open(t, made),
+    cache: (options = {}) => {
+      const cache = new KvCache({
+        model: decoder.model(), driver: 'host', slots: 4, maxTokens: 512, pageBytes: 65_536, memoryBudgetBytes: 2 ** 24, ...options,
+      });
+      t.teardown(() => { cache.close(); });
+      return cache;
+    },
+  };
+}
