@@ -14,6 +14,11 @@ export function findLibrary(): string {
   if (folder === undefined) {
     throw createError('KV_ONNX_UNAVAILABLE', { problem: `the package ${packageName} is found neither from this package nor from ${process.cwd()}` });
   }
+  return libraryOf(folder);
+}
+
+/** The library in the folder of an onnxruntime-node. Throws KV_ONNX_UNAVAILABLE where it has none for this machine. */
+export function libraryOf(folder: string): string {
   const binaries = path.join(folder, 'bin');
   const kinds = existsSync(binaries) ? readdirSync(binaries) : [];
   for (const kind of kinds) { // napi-v3, napi-v6

@@ -11,11 +11,15 @@ import { KvCache, type KvCacheOptions } from 'virtual-kv';
 import { OnnxDecoder } from 'virtual-kv/onnx';
 
 import { float16Values } from '#internal/onnx/float16-values.js';
-import { loadOnnxRuntime, whyNoOnnxRuntime, type OnnxSession } from '../../build-examples/onnxruntime/runtime.js';
+import { libraryOf } from '#internal/onnx/library.js';
+import { whyNoOnnxRuntime, type OnnxSession } from '../../build-examples/onnxruntime/runtime.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { madeDecoder, type DecoderForm, type MadeDecoder } from './made-decoder.js';
 
-const missing = whyNoOnnxRuntime();
+/** Where onnxruntime-node is installed: by the example, or, to test another version, where this names. */
+const home = process.env['VKV_TEST_ONNXRUNTIME'] ?? path.resolve(__dirname, '..', '..', 'examples', 'onnxruntime');
+const load = createRequire(path.join(home, 'package.json'));
+const missing = process.env['VKV_TEST_ONNXRUNTIME'] === undefined ? whyNoOnnxRuntime() : undefined;
 
 /** A test that computes by onnxruntime. */
 export function onnxTest(title: string, run: Implementation<[]>): void {
@@ -23,10 +27,9 @@ export function onnxTest(title: string, run: Implementation<[]>): void {
   else test.skip(`${title} [${missing}]`, run);
 }
 
-/** The library of the example's own onnxruntime-node. */
+/** The library of that onnxruntime-node. */
 export function libraryFile(): string {
-  const main = createRequire(path.resolve(__dirname, '..', '..', 'examples', 'onnxruntime', 'package.json')).resolve('onnxruntime-node');
-  return path.join(main.slice(0, main.lastIndexOf(`${path.sep}dist${path.sep}`)), 'bin', 'napi-v6', process.platform, process.arch, 'libonnxruntime.so.1');
+  return libraryOf(path.join(home, 'node_modules', 'onnxruntime-node'));
 }
 
 type Data = Float32Array | BigInt64Array | Uint16Array;
@@ -57,7 +60,7 @@ export class StockDecoder {
   }
 
   static async open(t: ExecutionContext, made: MadeDecoder): Promise<StockDecoder> {
-    const stock = loadOnnxRuntime() as unknown as Stock;
+    const stock = load('onnxruntime-node') as Stock;
     const session = await stock.InferenceSession.create(made.bytes, { executionProviders: ['cpu'], intraOpNumThreads: 1 });
     t.teardown(() => session.release());
     return new StockDecoder(made, session, stock);
