@@ -117,7 +117,8 @@ async function step({ decoder }: OnnxWorld, cache: KvCache, members: readonly (r
     length: members.length, slots: Int32Array.from(members, ([{ sequence }]) => sequence.slot), positions: Int32Array.from(positions),
     tokenCounts: Int32Array.from(members, ([, count]) => count), starts: Int32Array.from(starts), tokens: Int32Array.from(tokens),
     wantsLogits: new Uint8Array(members.length).fill(1), sequences: members.map(([{ sequence }]) => sequence),
-    contextTokens: members.map(([{ text }]) => Int32Array.from(text)), inputs: members.map(() => undefined), signal: new AbortController().signal,
+    contextTokens: members.map(([{ text }]) => Int32Array.from(text)), inputs: members.map(() => undefined),
+    items: members.map(() => []), adapters: members.map(() => undefined), signal: new AbortController().signal,
   });
   cache.commit(batch);
   return members.map((_, index) => logits.slice(index * engine.vocabularyTokens, (index + 1) * engine.vocabularyTokens));

@@ -115,6 +115,7 @@ function passOf(cache: KvCache, tokens: number): [EnginePass, Sequence, number[]
   return [{
     length: 1, slots: Int32Array.of(sequence.slot), positions: Int32Array.of(0), tokenCounts: Int32Array.of(tokens), starts: Int32Array.of(0),
     tokens: Int32Array.from(text), wantsLogits: Uint8Array.of(1), sequences: [sequence], contextTokens: [Int32Array.from(text)], inputs: [undefined],
+    items: [[]], adapters: [undefined],
     signal: new AbortController().signal,
   }, sequence, text];
 }
