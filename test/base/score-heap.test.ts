@@ -1,5 +1,3 @@
-import test from 'ava';
-
 import { Random } from '#internal/base/random.js';
 import { ScoreHeap } from '#internal/base/score-heap.js';
 import { seedOf } from '../helpers/seed.js';

@@ -1,8 +1,6 @@
 import { readdirSync, writeFileSync } from 'node:fs';
 import * as path from 'node:path';
 
-import test from 'ava';
-
 import { folderOf } from '../helpers/temporary-folder.js';
 import { runVkv, runVkvJson, serveOnce } from './run-vkv.js';
 import { slow } from '../runner/slow.js';

@@ -1,8 +1,6 @@
 // Reads of blocks that lie in another order on the disk: texts that part in the middle of one, and requests that select of the same blocks while
 // these are reordered again and again.
 
-import test from 'ava';
-
 import { diskTier, type SelectedRows, type Tier, type TokenSelector } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';

@@ -1,8 +1,6 @@
 // Selections through schedulers: a request that selects answers what a model without a cache says that is kept from looking at the other tokens, and the
 // requests that are computed in the same passes answer exactly, also one for the same text.
 
-import test from 'ava';
-
 import {
   allHeads, diskTier, firstAndLast, OfflineScheduler, OnlineScheduler, type GenerationOutcome, type GenerationRequest, type GenerationResult, type Engine, type Tier,
 } from 'virtual-kv';

@@ -1,8 +1,6 @@
 // A model whose right answer is known in advance copies texts out of the cache, with shared prefixes, forks and returns: no
 // reference computation, only what the text says.
 
-import test from 'ava';
-
 import { layoutKinds } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';

@@ -2,7 +2,7 @@
 // also one that was kept at the end of a prompt, is that of computing the request's text so far without a cache; the tokens are those
 // chosen from it; and they are the same from all schedulers, with and without the prefix cache.
 
-import test, { type ExecutionContext } from 'ava';
+import type { ExecutionContext } from 'ava';
 
 import {
   byArrival, byTenantShare, isKvError, NaiveScheduler, OfflineScheduler, OnlineScheduler,

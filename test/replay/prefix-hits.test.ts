@@ -1,4 +1,4 @@
-import test, { type ExecutionContext } from 'ava';
+import type { ExecutionContext } from 'ava';
 
 import { evictionPolicies, evictionPolicyNames, type EvictionPolicyName } from '#internal/prefix/index.js';
 import { MockDevice } from '#internal/device/mock-device.js';

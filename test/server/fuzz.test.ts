@@ -1,8 +1,6 @@
 // Bodies that nobody would send: a valid one with fields removed, replaced, repeated and nested. Each is answered or refused with a
 // JSON error that names something; the server never fails, and nothing is left.
 
-import test from 'ava';
-
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { withServer } from './serving-world.js';

@@ -2,7 +2,7 @@
 // late, sequences that the application holds for a while, schedulers that are closed, failing passes, resets, budgets that
 // change. Every request ends with the right tokens or a typed error, and nothing is left.
 
-import test, { type ExecutionContext } from 'ava';
+import type { ExecutionContext } from 'ava';
 
 import {
   byArrival, byTenantShare, isKvError, KvCache, NaiveScheduler, OfflineScheduler, OnlineScheduler, PagePool, type Engine,

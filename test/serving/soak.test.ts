@@ -2,8 +2,6 @@
 // have deadlines and urgencies, through a budget in which few fit, with an engine that sometimes fails. Every request ends,
 // every answer is right to its last token, every byte is right, and nothing is left.
 
-import test from 'ava';
-
 import { byArrival, byTenantShare, OnlineScheduler, type Engine } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';

@@ -4,7 +4,7 @@
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import * as path from 'node:path';
 
-import test, { type ExecutionContext } from 'ava';
+import type { ExecutionContext } from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import type { DiskStore } from '#internal/store/disk-store.js';

@@ -1,7 +1,5 @@
 // A disk tier whose blocks come and go without order has room for the share of its bytes that it names, however its garbage is spread.
 
-import test from 'ava';
-
 import { diskTier } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';

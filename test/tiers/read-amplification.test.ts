@@ -1,8 +1,6 @@
 // How much more than the selected tokens a disk tier reads for them, by the count of what the system moved: before and after its blocks are
 // reordered by what earlier requests selected.
 
-import test from 'ava';
-
 import { diskTier, type TierTokens } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';

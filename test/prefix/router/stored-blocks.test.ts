@@ -1,8 +1,6 @@
 // StoredBlocks against a match: seeded random operations, after which a router that has applied the reported changes, and has seen
 // nothing else, must know of every text exactly the whole blocks that a match finds.
 
-import test from 'ava';
-
 import {
   prefixDomain, PrefixIndex, rowArithmetic, type PrefixDomain, type PrefixIndexOptions, type PrefixPath, type RowArithmetic,
 } from '#internal/prefix/index.js';
