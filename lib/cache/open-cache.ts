@@ -144,9 +144,8 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   }
   return {
     memory, cached, tokens, supply, idleRows, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps, ahead, lifetime, ownsPool,
-    prefixes: new Prefixes({
-      prompts: new Prompts(lifetime, encoder, layout.tensors), texts: new CachedTexts(memory, leases, cached, side, tiers), statistics, events,
-      isOn: options !== 'off', cache,
+    prefixes: new Prefixes(new Prompts(lifetime, encoder, layout.tensors), {
+      texts: new CachedTexts(memory, leases, cached, side, tiers), statistics, events, isOn: options !== 'off', cache,
     }),
     tiers,
     statistics: new CacheStatistics(memory, supply, leases, cached, side, ownsPool),

@@ -79,9 +79,8 @@ function joined<P extends PromptOptions, S extends FieldSpec>(owner: string, pro
   return { ...prompt, ...beside };
 }
 
-/** What `Prefixes` are made of. @internal */
+/** What `Prefixes` are made of besides. @internal */
 export interface PrefixesParts {
-  readonly prompts: Prompts;
   readonly texts: CachedTexts;
   readonly statistics: PrefixStatistics;
   /** Undefined unless routers are told. */
@@ -104,8 +103,9 @@ export class Prefixes {
   readonly #cache: object;
 
   /** @internal Use `cache.prefixes`. */
-  constructor({ prompts, texts, statistics, events, isOn, cache }: PrefixesParts) {
+  constructor(prompts: Prompts, parts: PrefixesParts) {
     if (!Prompts.isInstance(prompts)) throw notConstructible('Prefixes', 'cache.prefixes');
+    const { texts, statistics, events, isOn, cache } = parts;
     this.#prompts = prompts;
     this.#texts = texts;
     this.#statistics = statistics;
