@@ -10,7 +10,7 @@ import { root } from '../prepare.mjs';
 const mostUndeclaredMs = 1_000;
 const mostOverBudget = 1.5;
 const shownTests = 10;
-/** CPU ms of the fixed work where the budgets were made, quiet. */
+/** CPU ms of the fixed work where the budgets were made. */
 const referenceMs = 80;
 
 /** How many times as long as on the reference machine work takes here now. */
