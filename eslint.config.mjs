@@ -33,7 +33,7 @@ const oneWay = floors.slice(0, -1).flatMap((folder, floor) => ['', '/*'].map((de
 })));
 
 const nodeGlobals = Object.fromEntries(
-  ['console', 'process', 'performance', 'require', 'module', '__dirname', 'Buffer', 'URL', 'fetch', 'setTimeout', 'clearTimeout']
+  ['console', 'process', 'performance', 'require', 'module', '__dirname', 'Buffer', 'URL', 'fetch', 'setTimeout', 'clearTimeout', 'setInterval', 'clearInterval']
     .map((name) => [name, 'readonly']));
 
 export default tseslint.config(
