@@ -5,14 +5,13 @@ import * as path from 'node:path';
 import test from 'ava';
 
 import type { MachineInfo } from '#internal/cli/machine-info.js';
-import { runVkv, runVkvJson } from './run-vkv.js';
+import { runVkv, runVkvJson, spawnVkv } from './run-vkv.js';
 import { slow } from '../runner/slow.js';
 
-const info = (environment?: NodeJS.ProcessEnv): MachineInfo =>
-  runVkvJson(['info'], environment) as unknown as MachineInfo;
+const info = async (run = runVkv): Promise<MachineInfo> => await runVkvJson(['info'], run) as unknown as MachineInfo;
 
-test('--json has the addon, the machine and the host driver', (t) => {
-  const { addon, node, package: version, drivers, host } = info();
+test('--json has the addon, the machine and the host driver', async (t) => {
+  const { addon, node, package: version, drivers, host } = await info();
   t.is(node, process.version);
   t.like(addon, { isAvailable: true, version });
   t.true(host.memoryBytes > 0);
@@ -23,8 +22,8 @@ test('--json has the addon, the machine and the host driver', (t) => {
   t.true(driver.reservableBytes >= 2 ** 40);
 });
 
-test('a machine without a GPU says why in one line', (t) => {
-  const [cuda] = info().drivers;
+test('a machine without a GPU says why in one line', async (t) => {
+  const [cuda] = (await info()).drivers;
   t.is(cuda?.kind, 'cuda');
   if (cuda === undefined || cuda.isAvailable) return t.pass('this machine has one');
   t.true(cuda.code.startsWith('KV_DRIVER_'));
@@ -32,8 +31,8 @@ test('a machine without a GPU says why in one line', (t) => {
   if (cuda.code === 'KV_DRIVER_UNAVAILABLE') t.regex(cuda.reason, /^No cuda driver here: /);
 });
 
-test('without --json it is a table with a line for every driver', (t) => {
-  const { exitCode, stdout, stderr } = runVkv(['info']);
+test('without --json it is a table with a line for every driver', async (t) => {
+  const { exitCode, stdout, stderr } = await spawnVkv(['info']);
   t.is(exitCode, 0);
   t.is(stderr, '');
   for (const name of ['virtual-kv', 'addon', 'node', 'memory', 'mappings', 'cuda', 'host']) {
@@ -41,8 +40,9 @@ test('without --json it is a table with a line for every driver', (t) => {
   }
 });
 
-slow('starts the command')('an addon that is missing, or built for another version, is part of the answer', (t) => {
-  const missing = info({ VKV_ADDON: '/nowhere/virtual_kv.node' });
+slow('starts the command')('an addon that is missing, or built for another version, is part of the answer', async (t) => {
+  const withAddon = (file: string): Promise<MachineInfo> => info((words) => spawnVkv(words, { VKV_ADDON: file }));
+  const missing = await withAddon('/nowhere/virtual_kv.node');
   t.like(missing.addon, { isAvailable: false, code: 'KV_ADDON_NOT_FOUND' });
   t.deepEqual(missing.drivers, []);
 
@@ -50,8 +50,8 @@ slow('starts the command')('an addon that is missing, or built for another versi
   try {
     const other = path.join(folder, 'addon.cjs');
     writeFileSync(other, "module.exports = { version: '0.0.0', setMakeError() {} };");
-    t.like(info({ VKV_ADDON: other }).addon, { isAvailable: false, code: 'KV_ADDON_MISMATCH' });
-    t.regex(runVkv(['info'], { VKV_ADDON: other }).stdout, /addon +not loaded\. The addon was built for version 0\.0\.0/);
+    t.like((await withAddon(other)).addon, { isAvailable: false, code: 'KV_ADDON_MISMATCH' });
+    t.regex((await spawnVkv(['info'], { VKV_ADDON: other })).stdout, /addon +not loaded\. The addon was built for version 0\.0\.0/);
   } finally {
     rmSync(folder, { recursive: true });
   }

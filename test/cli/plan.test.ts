@@ -3,149 +3,148 @@ import * as path from 'node:path';
 import test from 'ava';
 
 import { layoutKinds } from '#internal/layout/layout.js';
-import { runVkv, runVkvJson } from './run-vkv.js';
-import { slow } from '../runner/slow.js';
+import { runVkv, runVkvJson, spawnVkv } from './run-vkv.js';
 
 const configs = path.resolve(__dirname, '..', '..', 'test', 'fixtures', 'configs');
 const yi34b = ['--layers', '60', '--kv-heads', '8', '--head-dim', '128', '--dtype', 'fp16'];
 const yi34bTp2 = [...yi34b, '--tensor-parallel', '2', '--slots', '500', '--max-tokens', '204800'];
-const plan = (...parameters: string[]): Record<string, unknown> => runVkvJson(['plan', ...parameters]);
+const plan = (...parameters: string[]): Promise<Record<string, unknown>> => runVkvJson(['plan', ...parameters]);
 
-slow('starts the command')('the plan of Yi-34B TP-2 goes from one token to 12.6 TB of addresses', (t) => {
-  t.like(plan(...yi34bTp2), {
+test('the plan of Yi-34B TP-2 goes from one token to 12.6 TB of addresses', async (t) => {
+  t.like(await plan(...yi34bTp2), {
     layout: 'per-layer', pageBytes: 2_097_152, slots: 500, maxTokens: 204_800, tokenBytes: 1024,
     slotBytes: 209_715_200, slotStrideBytes: 209_715_200, reservationBytes: 104_857_600_000, reservations: 120,
     virtualBytes: 12_582_912_000_000, tokensPerRow: 2048, pagesPerRow: 120, rowBytes: 251_658_240,
   });
-  t.like(plan(...yi34bTp2, '--max-tokens', '200000'), {
+  t.like(await plan(...yi34bTp2, '--max-tokens', '200000'), {
     slotBytes: 204_800_000, slotStrideBytes: 205_520_896,
     reservationBytes: 102_760_448_000, virtualBytes: 12_331_253_760_000,
   });
 });
 
-slow('starts the command')('--tokens adds rows, pages and unused bytes of one sequence', (t) => {
-  const ask = (...parameters: string[]): Record<string, unknown> => plan(...yi34bTp2, '--tokens', '33000', ...parameters);
-  t.like(ask(), { rows: 17, pages: 2040, physicalBytes: 4_278_190_080, unusedBytes: 223_150_080 });
-  t.like(ask('--page-bytes', '64KiB'), { pages: 61_920, unusedBytes: 2_949_120 });
-  t.like(ask('--layout', 'sliced'), { rows: 967, pages: 1934, unusedBytes: 851_968, tokenBytes: 1024 });
-  t.like(plan(...yi34bTp2, '--tokens', '0'), { rows: 0, pages: 0, physicalBytes: 0, unusedBytes: 0 });
+test('--tokens adds rows, pages and unused bytes of one sequence', async (t) => {
+  const ask = (...parameters: string[]): Promise<Record<string, unknown>> => plan(...yi34bTp2, '--tokens', '33000', ...parameters);
+  t.like(await ask(), { rows: 17, pages: 2040, physicalBytes: 4_278_190_080, unusedBytes: 223_150_080 });
+  t.like(await ask('--page-bytes', '64KiB'), { pages: 61_920, unusedBytes: 2_949_120 });
+  t.like(await ask('--layout', 'sliced'), { rows: 967, pages: 1934, unusedBytes: 851_968, tokenBytes: 1024 });
+  t.like(await plan(...yi34bTp2, '--tokens', '0'), { rows: 0, pages: 0, physicalBytes: 0, unusedBytes: 0 });
 });
 
-slow('starts the command')('addresses beyond those of a process are not called free', (t) => {
+test('addresses beyond those of a process are not called free', async (t) => {
   const many = ['--layers', '80', '--kv-heads', '8', '--head-dim', '128', '--max-tokens', '131072', '--slots', '4096'];
-  t.like(plan(...many), { virtualBytes: 160 * 2 ** 40, isReservable: false });
-  t.regex(runVkv(['plan', ...many]).stdout, /= 160 TiB, more than the 64 TiB that a process can usually reserve; lower --slots or --max-tokens/);
-  t.regex(runVkv(['plan', ...many, '--compare']).stdout, /addresses: some are more than the 64 TiB/);
-  t.like(plan(...many, '--slots', '1024'), { virtualBytes: 40 * 2 ** 40, isReservable: true });
+  t.like(await plan(...many), { virtualBytes: 160 * 2 ** 40, isReservable: false });
+  t.regex((await runVkv(['plan', ...many])).stdout, /= 160 TiB, more than the 64 TiB that a process can usually reserve; lower --slots or --max-tokens/);
+  t.regex((await runVkv(['plan', ...many, '--compare'])).stdout, /addresses: some are more than the 64 TiB/);
+  t.like(await plan(...many, '--slots', '1024'), { virtualBytes: 40 * 2 ** 40, isReservable: true });
 });
 
-slow('starts the command')('layers without K and V are noted', (t) => {
-  const { stdout } = runVkv(['plan', '--config', path.join(configs, 'qwen3-next.json')]);
+test('layers without K and V are noted', async (t) => {
+  const { stdout } = await runVkv(['plan', '--config', path.join(configs, 'qwen3-next.json')]);
   t.regex(stdout, /^qwen3-next\n2 layers, .*\nNote: 6 of 8 layers keep no K and V \(linear_attention\); they and their state are left out\.\n/);
-  t.deepEqual((plan('--config', path.join(configs, 'gemma3.json'))['model'] as { notes: string[] }).notes.length, 1);
+  t.deepEqual(((await plan('--config', path.join(configs, 'gemma3.json')))['model'] as { notes: string[] }).notes.length, 1);
 });
 
-slow('starts the command')('--memory-bytes adds how many sequences fit, of --tokens or of the longest', (t) => {
+test('--memory-bytes adds how many sequences fit, of --tokens or of the longest', async (t) => {
   const memory = ['--memory-bytes', '100GiB'];
-  t.like(plan(...yi34bTp2, ...memory, '--tokens', '33000'), {
+  t.like(await plan(...yi34bTp2, ...memory, '--tokens', '33000'), {
     memoryBytes: 107_374_182_400, rowsThatFit: 426, sequencesThatFit: 25,
   });
-  t.like(plan(...yi34bTp2, ...memory), { rowsThatFit: 426, sequencesThatFit: 4 });
+  t.like(await plan(...yi34bTp2, ...memory), { rowsThatFit: 426, sequencesThatFit: 4 });
 });
 
-slow('starts the command')('a token may be larger than a page', (t) => {
+test('a token may be larger than a page', async (t) => {
   const sliced = [...yi34b, '--layout', 'sliced', '--page-bytes', '64KiB', '--tokens'];
-  t.like(plan(...sliced, '1'), { rows: 2, pages: 4 });
-  t.like(plan(...sliced, '8'), { rows: 15, pages: 30 });
+  t.like(await plan(...sliced, '1'), { rows: 2, pages: 4 });
+  t.like(await plan(...sliced, '8'), { rows: 15, pages: 30 });
 });
 
-slow('starts the command')('without a model it plans Llama-3-8B, and says so', (t) => {
-  t.like(plan(), { maxTokens: 8192, tokensPerRow: 1024, reservations: 64 });
-  t.like(plan()['model'], { name: 'Llama-3-8B', source: 'default', layers: 32, kvHeads: 8, headDim: 128 });
-  const { stdout, exitCode } = runVkv(['plan', '--tokens', '5000', '--memory-bytes', '16GiB']);
+test('without a model it plans Llama-3-8B, and says so', async (t) => {
+  t.like(await plan(), { maxTokens: 8192, tokensPerRow: 1024, reservations: 64 });
+  t.like((await plan())['model'], { name: 'Llama-3-8B', source: 'default', layers: 32, kvHeads: 8, headDim: 128 });
+  const { stdout, exitCode } = await runVkv(['plan', '--tokens', '5000', '--memory-bytes', '16GiB']);
   t.is(exitCode, 0);
   t.regex(stdout, /^Llama-3-8B \(the default; choose with --config/);
   t.regex(stdout, /5,000 tokens +5 rows = 320 pages = 640 MiB, of which 15 MiB \(2\.34 %\) not yet used/);
   t.regex(stdout, /in 16 GiB +128 rows: 25 sequences of 5,000 tokens/);
 });
 
-slow('starts the command')('sizes have units', (t) => {
-  for (const size of ['2097152', '2MiB', '2048KiB', '2 mib']) t.is(plan('--page-bytes', size)['pageBytes'], 2_097_152);
+test('sizes have units', async (t) => {
+  for (const size of ['2097152', '2MiB', '2048KiB', '2 mib']) t.is((await plan('--page-bytes', size))['pageBytes'], 2_097_152);
 });
 
-slow('starts the command')('a config gives shape, dtype and longest sequence; flags replace what it says', (t) => {
+test('a config gives shape, dtype and longest sequence; flags replace what it says', async (t) => {
   const config = ['--config', path.join(configs, 'qwen2.json')];
-  t.like(plan(...config), { tokenBytes: 1024, reservations: 56, maxTokens: 131_072 });
-  t.like(plan(...config)['model'], { name: 'qwen2', source: 'config', dtype: 'bfloat16' });
-  t.like(plan(...config, '--dtype', 'fp8', '--max-tokens', '4096'), { tokenBytes: 512, maxTokens: 4096 });
-  t.like(plan(...config, '--tensor-parallel', '2', '--pipeline-parallel', '4'), { tokenBytes: 512, reservations: 14 });
+  t.like(await plan(...config), { tokenBytes: 1024, reservations: 56, maxTokens: 131_072 });
+  t.like((await plan(...config))['model'], { name: 'qwen2', source: 'config', dtype: 'bfloat16' });
+  t.like(await plan(...config, '--dtype', 'fp8', '--max-tokens', '4096'), { tokenBytes: 512, maxTokens: 4096 });
+  t.like(await plan(...config, '--tensor-parallel', '2', '--pipeline-parallel', '4'), { tokenBytes: 512, reservations: 14 });
 });
 
-slow('starts the command')('MLA is planned from a config and from flags', (t) => {
+test('MLA is planned from a config and from flags', async (t) => {
   const expected = { tokenBytes: 1152, reservations: 61, tensors: 61, totalTokenBytes: 70_272 };
-  t.like(plan('--config', path.join(configs, 'deepseek-v3.json')), expected);
-  t.like(plan('--layers', '61', '--latent-dim', '576', '--dtype', 'bf16', '--tensor-parallel', '8'), expected);
+  t.like(await plan('--config', path.join(configs, 'deepseek-v3.json')), expected);
+  t.like(await plan('--layers', '61', '--latent-dim', '576', '--dtype', 'bf16', '--tensor-parallel', '8'), expected);
 });
 
-test('layers may differ', (t) => {
-  t.like(plan('--config', path.join(configs, 'openelm.json'), '--tokens', '2048', '--page-bytes', '64KiB'), {
+test('layers may differ', async (t) => {
+  t.like(await plan('--config', path.join(configs, 'openelm.json'), '--tokens', '2048', '--page-bytes', '64KiB'), {
     reservations: 8, tokenBytes: 640, totalTokenBytes: 2 * 2 * 64 * 15, rows: 20, pages: 2 * (12 + 12 + 16 + 20),
   });
 });
 
-test('--compare sets layouts and page sizes side by side', (t) => {
-  const answer = plan('--compare', '--tokens', '5000', '--page-bytes', '128KiB');
+test('--compare sets layouts and page sizes side by side', async (t) => {
+  const answer = await plan('--compare', '--tokens', '5000', '--page-bytes', '128KiB');
   const comparison = answer['comparison'] as Record<string, unknown>[];
   t.is(comparison.length, 4 * layoutKinds.length);
   t.like(comparison[0], { layout: 'per-layer', pageBytes: 65_536, tokensPerRow: 32, pages: 10_048 });
   t.like(comparison.filter(({ layout }) => layout === 'fused').at(-1), { layout: 'fused', pageBytes: 2_097_152, tokensPerRow: 16, pages: 313 });
-  const lines = runVkv(['plan', '--compare', '--tokens', '5000', '--memory-bytes', '8GiB']).stdout.split('\n');
+  const lines = (await runVkv(['plan', '--compare', '--tokens', '5000', '--memory-bytes', '8GiB'])).stdout.split('\n');
   t.regex(lines.find((line) => line.startsWith('layout')) ?? '', /page +tokens per row.*unused +fit/);
   t.is(lines.filter((line) => layoutKinds.some((kind) => line.startsWith(`${kind} `))).length, 3 * layoutKinds.length);
 });
 
-slow('starts the command')('a wrong command line ends with 2, one line and no stack', (t) => {
-  const wrong = (parameters: string[], line: RegExp): void => {
-    const { exitCode, stdout, stderr } = runVkv(['plan', ...parameters]);
+test('a wrong command line ends with 2, one line and no stack', async (t) => {
+  const wrong = async (parameters: string[], line: RegExp): Promise<void> => {
+    const { exitCode, stdout, stderr } = await runVkv(['plan', ...parameters]);
     t.is(exitCode, 2, parameters.join(' '));
     t.is(stdout, '');
     t.regex(stderr, line);
     t.is(stderr.trimEnd().split('\n').length, 1);
   };
-  wrong(['--slot', '4'], /^vkv: KV_UNKNOWN_OPTION: Unknown option '--slot'\. Did you mean --slots\?\n/);
-  wrong(['--layers', 'x'], /^vkv: KV_INVALID_OPTION: .*--layers.* It must be an integer, at least 1\./);
-  wrong(['--slots', '0'], /--slots.* at least 1\./);
-  wrong(['--page-bytes', '2 pages'], /--page-bytes.* It must be a size, such as 2MiB/);
-  wrong(['--page-bytes', '5000'], /--page-bytes.* a multiple of 4 KiB/);
-  wrong(['--dtype', 'float12'], /--dtype.* It must be float32, float16, bfloat16, float8 or int8\./);
-  wrong(['--layout', 'sliced-up'], /--layout.*per-layer, sliced, fused/);
-  wrong(['--layers', '3'], /^vkv: KV_INVALID_OPTION: `--kv-heads` must be given with .*; it is missing\. /);
-  wrong(['--layers', '3', '--latent-dim', '4', '--head-dim', '5'], /`--head-dim` must be left out with `--latent-dim`/);
-  wrong(['--tensor-parallel', '3'], /^vkv: KV_INVALID_SHAPE: `--kv-heads` is 8 and cannot be divided over 3/);
-  wrong(['--tokens', '8193'], /^vkv: KV_LENGTH_OUT_OF_RANGE: A slot cannot hold 8,193 tokens: its limit is 8,192 \(`--max-tokens`\)/);
-  wrong(['extra'], /^vkv: KV_INVALID_OPTION: Too many arguments/);
+  await wrong(['--slot', '4'], /^vkv: KV_UNKNOWN_OPTION: Unknown option '--slot'\. Did you mean --slots\?\n/);
+  await wrong(['--layers', 'x'], /^vkv: KV_INVALID_OPTION: .*--layers.* It must be an integer, at least 1\./);
+  await wrong(['--slots', '0'], /--slots.* at least 1\./);
+  await wrong(['--page-bytes', '2 pages'], /--page-bytes.* It must be a size, such as 2MiB/);
+  await wrong(['--page-bytes', '5000'], /--page-bytes.* a multiple of 4 KiB/);
+  await wrong(['--dtype', 'float12'], /--dtype.* It must be float32, float16, bfloat16, float8 or int8\./);
+  await wrong(['--layout', 'sliced-up'], /--layout.*per-layer, sliced, fused/);
+  await wrong(['--layers', '3'], /^vkv: KV_INVALID_OPTION: `--kv-heads` must be given with .*; it is missing\. /);
+  await wrong(['--layers', '3', '--latent-dim', '4', '--head-dim', '5'], /`--head-dim` must be left out with `--latent-dim`/);
+  await wrong(['--tensor-parallel', '3'], /^vkv: KV_INVALID_SHAPE: `--kv-heads` is 8 and cannot be divided over 3/);
+  await wrong(['--tokens', '8193'], /^vkv: KV_LENGTH_OUT_OF_RANGE: A slot cannot hold 8,193 tokens: its limit is 8,192 \(`--max-tokens`\)/);
+  await wrong(['extra'], /^vkv: KV_INVALID_OPTION: Too many arguments/);
 });
 
-slow('starts the command')('a config that cannot be read ends with 1; with --json the error is JSON', (t) => {
-  const { exitCode, stderr } = runVkv(['plan', '--config', '/nowhere/config.json']);
+test('a config that cannot be read ends with 1; with --json the error is JSON', async (t) => {
+  const { exitCode, stderr } = await runVkv(['plan', '--config', '/nowhere/config.json']);
   t.is(exitCode, 1);
   t.regex(stderr, /^vkv: KV_CONFIG_INVALID: \/nowhere\/config\.json: it cannot be read \(ENOENT\)\. .*\n$/);
-  const json = runVkv(['plan', '--config', '/nowhere/config.json', '--json']);
+  const json = await runVkv(['plan', '--config', '/nowhere/config.json', '--json']);
   t.is(json.stdout, '');
   t.like((JSON.parse(json.stderr) as { error: object }).error, { code: 'KV_CONFIG_INVALID', recovery: 'fix' });
 });
 
-test('more addresses than numbers can count ends with 1', (t) => {
-  const { exitCode, stderr } = runVkv(['plan', '--slots', '100000000', '--max-tokens', '1000000']);
+test('more addresses than numbers can count ends with 1', async (t) => {
+  const { exitCode, stderr } = await spawnVkv(['plan', '--slots', '100000000', '--max-tokens', '1000000']);
   t.is(exitCode, 1);
   t.regex(stderr, /^vkv: KV_OUT_OF_ADDRESS_SPACE: Cannot reserve .* PiB of addresses/);
 });
 
-slow('starts the command')('--probe-heads says what a second copy of keys costs, and when it is worth it', (t) => {
+test('--probe-heads says what a second copy of keys costs, and when it is worth it', async (t) => {
   const llama = ['--layers', '32', '--kv-heads', '8', '--head-dim', '128'];
-  t.deepEqual(plan(...llama, '--probe-heads', '3')['probes'], { heads: 3, kvHeads: 8, share: 0.1875, breakEvenRatio: 0.8125, halfRatio: 0.3125 });
-  t.like(plan(...llama.with(3, '4'), '--probe-heads', '3')['probes'], { share: 0.375 });
-  t.like(plan(...llama.with(3, '2'), '--probe-heads', '3')['probes'], { heads: 2, share: 0.5, halfRatio: 0 });
-  t.regex(runVkv(['plan', ...llama, '--probe-heads', '3']).stdout, /keys of 3 of 8 KV heads once more: 18.75 % more bytes .* below a ratio of 81.25 %, and less than half below 31.25 %/);
-  t.regex(runVkv(['plan', '--layers', '2', '--latent-dim', '64', '--probe-heads', '3']).stdout, /MLA keeps no keys of single heads/);
+  t.deepEqual((await plan(...llama, '--probe-heads', '3'))['probes'], { heads: 3, kvHeads: 8, share: 0.1875, breakEvenRatio: 0.8125, halfRatio: 0.3125 });
+  t.like((await plan(...llama.with(3, '4'), '--probe-heads', '3'))['probes'], { share: 0.375 });
+  t.like((await plan(...llama.with(3, '2'), '--probe-heads', '3'))['probes'], { heads: 2, share: 0.5, halfRatio: 0 });
+  t.regex((await runVkv(['plan', ...llama, '--probe-heads', '3'])).stdout, /keys of 3 of 8 KV heads once more: 18.75 % more bytes .* below a ratio of 81.25 %, and less than half below 31.25 %/);
+  t.regex((await runVkv(['plan', '--layers', '2', '--latent-dim', '64', '--probe-heads', '3'])).stdout, /MLA keeps no keys of single heads/);
 });

@@ -64,11 +64,11 @@ for (const { document, command } of runnable.filter((each) => isWatcher(each.com
 }
 
 for (const { document, command } of runnable.filter((each) => !isServer(each.command) && !isWatcher(each.command))) {
-  test(`${document}: ${command}`, (t) => {
+  test(`${document}: ${command}`, async (t) => {
     const clone = mkdtempSync(path.join(tmpdir(), 'vkv-clone-')); // so that reports are written elsewhere
     t.teardown(() => rmSync(clone, { recursive: true }));
     for (const entry of ['examples', 'docs', 'test']) symlinkSync(path.join(root, entry), path.join(clone, entry));
-    const { exitCode, stderr } = runVkv(command.split(' ').slice(2), {}, clone);
+    const { exitCode, stderr } = await runVkv(command.split(' ').slice(2), {}, clone);
     t.is(exitCode, 0, stderr);
     const report = /--report (\S+)/.exec(command)?.[1];
     if (report !== undefined) t.true(existsSync(path.join(clone, report)));

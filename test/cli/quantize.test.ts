@@ -1,27 +1,29 @@
 import { readdirSync, writeFileSync } from 'node:fs';
 import * as path from 'node:path';
 
+import test from 'ava';
+
 import { folderOf } from '../helpers/temporary-folder.js';
-import { runVkv, runVkvJson, serveOnce } from './run-vkv.js';
+import { runVkv, runVkvJson, serveOnce, spawnVkv } from './run-vkv.js';
 import { slow } from '../runner/slow.js';
 
 const storyteller = 'examples/llama/storyteller';
 
-slow('starts the command')('`vkv quantize` writes a file that `vkv serve` serves, and writes over another only when told to', async (t) => {
+slow('starts the command and quantizes')('`vkv quantize` writes a file that `vkv serve` serves, and writes over another only when told to', async (t) => {
   const output = path.join(folderOf(t), 'teller.gguf');
-  const first = runVkv(['quantize', storyteller, output]);
+  const first = await spawnVkv(['quantize', storyteller, output]);
   t.deepEqual({ exitCode: first.exitCode, stderr: first.stderr }, { exitCode: 0, stderr: '' });
   t.regex(first.stdout, /^\S+teller\.gguf: \d+ tensors, [\d.]+ \wi?B\n$/);
-  const second = runVkv(['quantize', storyteller, output]);
+  const second = await runVkv(['quantize', storyteller, output]);
   t.is(second.exitCode, 2);
   t.regex(second.stderr, /^vkv: KV_INVALID_OPTION: `output` must be a file that is not there yet, unless `--force` is given, got '?.*teller\.gguf.*\n$/);
-  const { output: place, tensors, bytes } = runVkvJson(['quantize', storyteller, output, '--force']);
+  const { output: place, tensors, bytes } = await runVkvJson(['quantize', storyteller, output, '--force']);
   t.deepEqual([place, typeof tensors, typeof bytes], [output, 'number', 'number']);
   const { exitCode, models } = await serveOnce(['--model', output, '--max-tokens', '256', '--memory-bytes', '16MiB']);
   t.deepEqual([exitCode, models], [0, ['teller.gguf']]);
 });
 
-slow('starts the command')('a command line that is wrong, a folder that is no model and a place that is none are one line each, and leave nothing', (t) => {
+test('a command line that is wrong, a folder that is no model and a place that is none are one line each, and leave nothing', async (t) => {
   const folder = folderOf(t);
   writeFileSync(path.join(folder, 'file'), '');
   const cases: readonly (readonly [readonly string[], number, RegExp])[] = [
@@ -32,7 +34,7 @@ slow('starts the command')('a command line that is wrong, a folder that is no mo
     [[storyteller, path.join(folder, 'file', 'int8.gguf')], 1, /^vkv: KV_OUTPUT_FAILED: .*int8\.gguf was not written: ENOTDIR.*\n$/],
   ];
   for (const [parameters, code, message] of cases) {
-    const { exitCode, stderr } = runVkv(['quantize', ...parameters]);
+    const { exitCode, stderr } = await runVkv(['quantize', ...parameters]);
     t.regex(stderr, message, parameters.join(' '));
     t.is(exitCode, code, parameters.join(' '));
   }

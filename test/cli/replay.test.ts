@@ -8,7 +8,7 @@ import test, { type ExecutionContext } from 'ava';
 import { evictionPolicyNames } from '#internal/prefix/index.js';
 
 import { runVkv, runVkvJson, vkvInShell } from './run-vkv.js';
-import { slow } from '../runner/slow.js';
+import { costly, slow } from '../runner/slow.js';
 
 const MOONCAKE = Array.from({ length: 20 }, (_, at) =>
   JSON.stringify({ timestamp: at * 10, input_length: 100 + 300 * (at % 5), output_length: 1 + (at % 7) })).join('\n');
@@ -28,8 +28,8 @@ function traceIn(t: ExecutionContext, text = MOONCAKE): string {
   return file;
 }
 
-test('--json prints every number of the contract', (t) => {
-  const result = runVkvJson(['replay', traceIn(t), ...SMALL, '--driver', 'host', '--verify', 'full']);
+test('--json prints every number of the contract', async (t) => {
+  const result = await runVkvJson(['replay', traceIn(t), ...SMALL, '--driver', 'host', '--verify', 'full']);
   t.like(result, {
     requests: 20, completedRequests: 20, refusedRequests: 0, skippedLines: 0, promptTokens: 14_000, cachedTokens: 0,
     generatedTokens: 77, preemptions: 0, mismatches: 0, leakedPages: 0, interrupted: false, seed: 1,
@@ -42,8 +42,8 @@ test('--json prints every number of the contract', (t) => {
   t.deepEqual(Object.keys(result['stepOverheadUs'] as object), ['p50', 'p99', 'max']);
 });
 
-slow('starts the command')('the result is a table on stdout, without a progress bar where there is no terminal', (t) => {
-  const { exitCode, stdout, stderr } = runVkv(['replay', '--generate', '30', ...SMALL, '--driver', 'host']);
+test('the result is a table on stdout, without a progress bar where there is no terminal', async (t) => {
+  const { exitCode, stdout, stderr } = await runVkv(['replay', '--generate', '30', ...SMALL, '--driver', 'host']);
   t.is(exitCode, 0, stderr);
   t.is(stderr, '');
   t.regex(stdout, /^Replay of generated workload on host/);
@@ -52,55 +52,55 @@ slow('starts the command')('the result is a table on stdout, without a progress 
   t.regex(stdout, /Done: [\d,]+ tokens read back, all right, no page leaked\.\n$/);
 });
 
-slow('starts the command')('the same seed gives the same work', (t) => {
-  const run = (seed: string): Record<string, unknown> => runVkvJson(['replay', '--generate', '50', '--seed', seed, ...SMALL, '--driver', 'host']);
-  const [first, again, other] = [run('3'), run('3'), run('4')];
+test('the same seed gives the same work', async (t) => {
+  const run = (seed: string): Promise<Record<string, unknown>> => runVkvJson(['replay', '--generate', '20', '--seed', seed, ...SMALL, '--driver', 'host']);
+  const [first, again, other] = [await run('3'), await run('3'), await run('4')];
   const work = ({ promptTokens, generatedTokens, steps, verifiedTokens }: Record<string, unknown>): unknown =>
     [promptTokens, generatedTokens, steps, verifiedTokens];
   t.deepEqual(work(first), work(again));
   t.notDeepEqual(work(first), work(other));
 });
 
-slow('starts the command')('the trace comes from stdin with -', (t) => {
+costly('starts the command')('the trace comes from stdin with -', (t) => {
   const stdout = execSync(`${vkvInShell} replay - --json --driver host ${SMALL.join(' ')}`, { input: MOONCAKE, encoding: 'utf8' });
   t.like(JSON.parse(stdout), { completedRequests: 20, trace: { name: 'stdin' } });
 });
 
-slow('starts the command')('a broken line is an error with its number; --skip-invalid counts it', (t) => {
+test('a broken line is an error with its number; --skip-invalid counts it', async (t) => {
   const file = traceIn(t, `${MOONCAKE}\n{oops\n`);
-  const broken = runVkv(['replay', file, '--driver', 'host', ...SMALL]);
+  const broken = await runVkv(['replay', file, '--driver', 'host', ...SMALL]);
   t.is(broken.exitCode, 1);
   t.regex(broken.stderr, /^vkv: KV_TRACE_INVALID: .*trace\.jsonl, line 21: it is no JSON: '\{oops'\./);
-  t.like(runVkvJson(['replay', file, '--driver', 'host', '--skip-invalid', ...SMALL]), { completedRequests: 20, skippedLines: 1 });
+  t.like(await runVkvJson(['replay', file, '--driver', 'host', '--skip-invalid', ...SMALL]), { completedRequests: 20, skippedLines: 1 });
 });
 
-slow('starts the command')('a request that cannot fit is refused and counted', (t) => {
-  t.like(runVkvJson(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--max-tokens', '1200']), {
+test('a request that cannot fit is refused and counted', async (t) => {
+  t.like(await runVkvJson(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--max-tokens', '1200']), {
     completedRequests: 16, refusedRequests: 4,
   });
 });
 
-slow('starts the command')('where no request fits, the reason is printed and the exit code is 1', (t) => {
-  const memory = runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--head-dim', '1024', '--memory-bytes', '256KiB']);
+test('where no request fits, the reason is printed and the exit code is 1', async (t) => {
+  const memory = await runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--head-dim', '1024', '--memory-bytes', '256KiB']);
   t.is(memory.exitCode, 1);
   t.regex(memory.stdout, /Requests +0 completed · 20 refused: more than all memory, 256 KiB/);
   t.regex(memory.stdout, /Nothing was served: of 20 requests 20 larger than all memory \(.* raise --memory-bytes/);
-  const nothing = runVkv(['replay', '--generate', '10', '--memory-bytes', '1KiB', '--driver', 'host']);
+  const nothing = await runVkv(['replay', '--generate', '10', '--memory-bytes', '1KiB', '--driver', 'host']);
   t.is(nothing.exitCode, 2);
   t.regex(nothing.stderr, /`--memory-bytes` must be an integer from .*A page has/);
-  const length = runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--max-tokens', '50']);
+  const length = await runVkv(['replay', traceIn(t), '--driver', 'host', ...SMALL, '--max-tokens', '50']);
   t.is(length.exitCode, 1);
   t.regex(length.stdout, /Nothing was served: of 20 requests 20 longer than 50 tokens \(raise --max-tokens\)/);
 });
 
-test('the error of a line that cannot be skipped does not suggest to skip it', (t) => {
+test('the error of a line that cannot be skipped does not suggest to skip it', async (t) => {
   const file = traceIn(t, 'TIMESTAMP,ContextTokens\n2023-11-16 18:17:03,5\n');
-  const { stderr } = runVkv(['replay', file, '--driver', 'host', ...SMALL, '--skip-invalid']);
+  const { stderr } = await runVkv(['replay', file, '--driver', 'host', ...SMALL, '--skip-invalid']);
   t.regex(stderr, /KV_TRACE_INVALID.*line 1: .*GeneratedTokens/);
   t.notRegex(stderr, /skip-invalid/);
 });
 
-slow('starts the command')('control characters of a trace never reach the terminal', (t) => {
+test('control characters of a trace never reach the terminal', async (t) => {
   const evil = '\u001b]0;owned\u0007\u009b31m\u202e';
   const folder = folderFor(t);
   const file = path.join(folder, `trace${evil}.jsonl`);
@@ -109,12 +109,14 @@ slow('starts the command')('control characters of a trace never reach the termin
   writeFileSync(good, MOONCAKE);
   const config = path.join(folder, 'config.json');
   writeFileSync(config, JSON.stringify({ _name_or_path: evil, num_hidden_layers: 2, num_attention_heads: 2, hidden_size: 64 }));
-  const outputs = [
-    runVkv(['replay', file, '--driver', 'host', ...SMALL], { VKV_DEBUG: '1' }), runVkv(['replay', file, '--driver', 'host', ...SMALL, '--json']),
-    runVkv(['replay', good, '--driver', 'host', ...SMALL]), runVkv(['replay', good, '--driver', 'host', ...SMALL, '--json']),
-    runVkv(['replay', `no${evil}.csv`]), runVkv(['replay', '--generate', '--layout', evil]), runVkv(['plan', '--config', config]),
-    runVkv(['plan', '--config', config, '--json']), runVkv(['plan', '--config', `no${evil}`]), runVkv([evil]), runVkv([`--${evil}`]),
+  const host = ['--driver', 'host', ...SMALL];
+  const calls = [
+    ['replay', file, ...host], ['replay', file, ...host, '--json'], ['replay', good, ...host], ['replay', good, ...host, '--json'],
+    ['replay', `no${evil}.csv`], ['replay', '--generate', '--layout', evil], ['plan', '--config', config], ['plan', '--config', config, '--json'],
+    ['plan', '--config', `no${evil}`], [evil], [`--${evil}`],
   ];
+  const outputs = [];
+  for (const words of calls) outputs.push(await runVkv(words, { VKV_DEBUG: '1' }));
   outputs.forEach(({ stdout, stderr }, index) => {
     t.true(stdout.length + stderr.length > 0);
     // eslint-disable-next-line no-control-regex
@@ -123,8 +125,8 @@ slow('starts the command')('control characters of a trace never reach the termin
   t.is((JSON.parse(outputs[3]!.stdout) as { trace: { name: string } }).trace.name, good, 'JSON says it as it is');
 });
 
-slow('starts the command')('--limit ends the replay early, and --arrivals trace keeps the times of the trace', (t) => {
-  const result = runVkvJson(['replay', traceIn(t), '--limit', '7', '--arrivals', 'trace', '--step-ms', '1', '--driver', 'host', ...SMALL]);
+test('--limit ends the replay early, and --arrivals trace keeps the times of the trace', async (t) => {
+  const result = await runVkvJson(['replay', traceIn(t), '--limit', '7', '--arrivals', 'trace', '--step-ms', '1', '--driver', 'host', ...SMALL]);
   t.like(result, { requests: 7, completedRequests: 7 });
 });
 
@@ -132,57 +134,57 @@ slow('starts the command')('--limit ends the replay early, and --arrivals trace 
 const ALIKE = Array.from({ length: 12 }, (_, at) =>
   JSON.stringify({ timestamp: at, input_length: 1000, output_length: 3, hash_ids: [at % 2 === 0 ? 0 : 100 + at, 200 + at] })).join('\n');
 
-slow('starts the command')('--prefix-cache computes once what prompts have in common; --prompt-only leaves their answers out', (t) => {
+test('--prefix-cache computes once what prompts have in common; --prompt-only leaves their answers out', async (t) => {
   const file = traceIn(t, ALIKE);
   const flags = [file, ...SMALL, '--driver', 'host', '--verify', 'full', '--max-batch', '1'];
-  t.like(runVkvJson(['replay', ...flags]), { cachedTokens: 0, hitRate: 0, cache: { prefixCache: 'off', promptOnly: false } });
-  const result = runVkvJson(['replay', ...flags, '--prefix-cache']);
+  t.like(await runVkvJson(['replay', ...flags]), { cachedTokens: 0, hitRate: 0, cache: { prefixCache: 'off', promptOnly: false } });
+  const result = await runVkvJson(['replay', ...flags, '--prefix-cache']);
   t.like(result, {
     promptTokens: 12_000, cachedTokens: 5 * 512, generatedTokens: 36, mismatches: 0, leakedPages: 0,
     hitRate: 0.213333, cache: { prefixCache: { policy: 'adaptive', poolRows: null } },
   });
   t.is((['adoptedTokens', 'aliasedTokens', 'copiedTokens'] as const).reduce((sum, name) => sum + Number(result[name]), 0), 5 * 512);
-  t.like(runVkvJson(['replay', ...flags, '--prefix-cache', '--prompt-only']), {
+  t.like(await runVkvJson(['replay', ...flags, '--prefix-cache', '--prompt-only']), {
     cachedTokens: 5 * 512, generatedTokens: 0, verifiedTokens: 12_000, cache: { promptOnly: true },
   });
-  const { stdout } = runVkv(['replay', ...flags, '--prefix-cache']);
+  const { stdout } = await runVkv(['replay', ...flags, '--prefix-cache']);
   t.regex(stdout, /12,000 prompt · 2,560 from the cache · 36 generated/);
   t.regex(stdout, /Prefix cache +21\.3 % of the prompt tokens · .*adaptive, as many rows as memory has/);
 });
 
-slow('starts the command')('--policy and --pool-rows stand for --prefix-cache', (t) => {
+test('--policy and --pool-rows stand for --prefix-cache', async (t) => {
   const flags = ['replay', traceIn(t, ALIKE), ...SMALL, '--driver', 'host', '--max-batch', '1'];
   for (const policy of evictionPolicyNames.slice(1)) {
-    t.like(runVkvJson([...flags, '--policy', policy]), { cachedTokens: 5 * 512, cache: { prefixCache: { policy, poolRows: null } } });
+    t.like(await runVkvJson([...flags, '--policy', policy]), { cachedTokens: 5 * 512, cache: { prefixCache: { policy, poolRows: null } } });
   }
-  t.like(runVkvJson([...flags, '--pool-rows', '0']), { cachedTokens: 0, cache: { prefixCache: { policy: 'adaptive', poolRows: 0 } } });
+  t.like(await runVkvJson([...flags, '--pool-rows', '0']), { cachedTokens: 0, cache: { prefixCache: { policy: 'adaptive', poolRows: 0 } } });
 });
 
-slow('starts the command')('a mistake in the flags is reported before anything runs, with exit code 2', (t) => {
-  const message = (...flags: string[]): string => {
-    const { exitCode, stderr } = runVkv(['replay', ...flags]);
+test('a mistake in the flags is reported before anything runs, with exit code 2', async (t) => {
+  const message = async (...flags: string[]): Promise<string> => {
+    const { exitCode, stderr } = await runVkv(['replay', ...flags]);
     t.is(exitCode, 2, flags.join(' '));
     return stderr;
   };
-  t.regex(message(), /`file` must be given, or `--generate` in its place/);
-  t.regex(message('a.csv', '--generate'), /`file` must be left out with `--generate`, got 'a\.csv'/);
-  t.regex(message('--generate', '--step-ms', '5'), /`--step-ms` must be given with `--arrivals trace`.*, got 5\./);
-  t.regex(message('--generate', '--format', 'azure'), /`--format` must be left out with `--generate`/);
-  t.regex(message('--generate', '--skip-invalid'), /`--skip-invalid` must be left out with `--generate`/);
-  t.regex(message('--generate', '--verify', 'some'), /full, sampled, off/);
-  t.regex(message('--generate', '--report', 'out.png'), /must end in \.html or \.svg/);
-  t.regex(message('--generate', '--report', 'no/such/folder/out.svg'), /folder does not exist/);
-  t.regex(message('--generate', '--step-ms', '0'), /above 0/);
-  t.regex(message('--generate', '--policy', 'fifo'), new RegExp(evictionPolicyNames.join(', ')));
-  t.regex(message('--generate', '--pool-rows', '-1'), /at least 0/);
-  t.regex(message('--generate', '--page-bytes', '5000'), /multiple of 4 KiB/);
+  t.regex(await message(), /`file` must be given, or `--generate` in its place/);
+  t.regex(await message('a.csv', '--generate'), /`file` must be left out with `--generate`, got 'a\.csv'/);
+  t.regex(await message('--generate', '--step-ms', '5'), /`--step-ms` must be given with `--arrivals trace`.*, got 5\./);
+  t.regex(await message('--generate', '--format', 'azure'), /`--format` must be left out with `--generate`/);
+  t.regex(await message('--generate', '--skip-invalid'), /`--skip-invalid` must be left out with `--generate`/);
+  t.regex(await message('--generate', '--verify', 'some'), /full, sampled, off/);
+  t.regex(await message('--generate', '--report', 'out.png'), /must end in \.html or \.svg/);
+  t.regex(await message('--generate', '--report', 'no/such/folder/out.svg'), /folder does not exist/);
+  t.regex(await message('--generate', '--step-ms', '0'), /above 0/);
+  t.regex(await message('--generate', '--policy', 'fifo'), new RegExp(evictionPolicyNames.join(', ')));
+  t.regex(await message('--generate', '--pool-rows', '-1'), /at least 0/);
+  t.regex(await message('--generate', '--page-bytes', '5000'), /multiple of 4 KiB/);
 });
 
-slow('starts the command')('--report writes one self-contained file', (t) => {
+slow('loads Vega and draws')('--report writes one self-contained file', async (t) => {
   const folder = folderFor(t);
   for (const name of ['report.html', 'report.svg']) {
     const file = path.join(folder, name);
-    const { exitCode, stderr } = runVkv(['replay', '--generate', '30', ...SMALL, '--driver', 'host', '--report', file]);
+    const { exitCode, stderr } = await runVkv(['replay', '--generate', '30', ...SMALL, '--driver', 'host', '--report', file]);
     t.is(exitCode, 0, stderr);
     const text = readFileSync(file, 'utf8');
     t.regex(text, /<svg[^>]*role="img"/);

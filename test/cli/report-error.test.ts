@@ -6,7 +6,6 @@ import { replayCommand } from '#internal/cli/replay.js';
 import { catalogue, createError, type ErrorCode } from '#internal/base/errors.js';
 import { errorExamples } from '../fixtures/error-examples.js';
 import { runVkv } from './run-vkv.js';
-import { slow } from '../runner/slow.js';
 
 test('options, paths and options with values become the flags of the command', (t) => {
   const replay = (text: string): string => inFlagWords(text, replayCommand());
@@ -28,10 +27,10 @@ test('no message of the catalogue names an option where the command has a flag',
   }
 });
 
-slow('starts the command')('errors of the API name flags of the command', (t) => {
-  const said = (...parameters: string[]): string => runVkv(parameters).stderr;
-  t.regex(said('replay', '--generate', '1', '--driver', 'cuda', '--layers', '1', '--kv-heads', '1', '--head-dim', '8'), /`--driver host`|^$/);
-  t.regex(said('replay', '--generate', '1', '--driver', 'host', '--max-batch', '2000000'), /`--max-batch` must be an integer from 1 to 1,048,576/);
-  t.regex(said('plan', '--tensor-parallel', '3'), /`--kv-heads` is 8 and cannot be divided/);
-  t.regex(said('plan', '--slots', '100000000', '--max-tokens', '1000000'), /Lower `--slots` or `--max-tokens`/);
+test('errors of the API name flags of the command', async (t) => {
+  const said = async (...parameters: string[]): Promise<string> => (await runVkv(parameters)).stderr;
+  t.regex(await said('replay', '--generate', '1', '--driver', 'cuda', '--layers', '1', '--kv-heads', '1', '--head-dim', '8'), /`--driver host`|^$/);
+  t.regex(await said('replay', '--generate', '1', '--driver', 'host', '--max-batch', '2000000'), /`--max-batch` must be an integer from 1 to 1,048,576/);
+  t.regex(await said('plan', '--tensor-parallel', '3'), /`--kv-heads` is 8 and cannot be divided/);
+  t.regex(await said('plan', '--slots', '100000000', '--max-tokens', '1000000'), /Lower `--slots` or `--max-tokens`/);
 });

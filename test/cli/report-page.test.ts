@@ -46,7 +46,7 @@ browserTest(title, async (t) => {
   const browser = await Chromium.open();
   try {
     const file = path.join(folderOf(t), 'report.html');
-    const { exitCode, stderr } = runVkv(['replay', '--generate', '60', '--report', file]);
+    const { exitCode, stderr } = await runVkv(['replay', '--generate', '60', '--report', file]);
     t.is(exitCode, 0, stderr);
     await browser.go(pathToFileURL(file).href);
     await browser.until('document.readyState === "complete" && document.querySelector(".look") !== null');

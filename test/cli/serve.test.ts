@@ -5,13 +5,11 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
-import test from 'ava';
-
 import { KvCache, OnlineScheduler } from 'virtual-kv';
 import { LlamaEngine, LlamaModel, LlamaTokenizer } from 'virtual-kv/llama';
 
 import { runVkv, serveOnce } from './run-vkv.js';
-import { slow } from '../runner/slow.js';
+import { costly, slow } from '../runner/slow.js';
 
 const storyteller = 'examples/llama/storyteller';
 
@@ -36,14 +34,16 @@ slow('starts the server')('a command line that is wrong, a folder that is no mod
     [['--model', storyteller, '--api-key', ''], 2, /^vkv: KV_INVALID_OPTION: /],
   ];
   for (const [parameters, code, message] of cases) {
-    const { exitCode, stderr } = runVkv(['serve', ...parameters]);
+    const { exitCode, stderr } = await runVkv(['serve', ...parameters]);
     t.regex(stderr, message, parameters.join(' '));
     t.is(exitCode, code, parameters.join(' '));
   }
 });
 
-test('a name, a size and a limit are what clients and the first lines say', async (t) => {
-  const { exitCode, stdout, models } = await serveOnce(['--model', storyteller, '--name', 'teller', '--slots', '2', '--max-tokens', '256', '--memory-bytes', '16MiB']);
+costly('starts the server')('a name, a size and a limit are what clients and the first lines say', async (t) => {
+  const { exitCode, stdout, models } = await serveOnce(
+    ['--model', storyteller, '--name', 'teller', '--slots', '2', '--max-tokens', '256', '--memory-bytes', '16MiB'], undefined, true,
+  );
   t.is(exitCode, 0);
   t.deepEqual(models, ['teller']);
   t.regex(stdout, /^teller on .*: 2 slots, 256 tokens each, 16 MiB for K and V$/m);

@@ -1,35 +1,16 @@
-import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import * as path from 'node:path';
 
 import test, { type ExecutionContext } from 'ava';
 
 import { requestsOf, WatchedWorld, type WatchedOptions } from '../server/watched-world.js';
-import { slow } from '../runner/slow.js';
-
-const bin = path.resolve(__dirname, '..', '..', 'dist', 'cli', 'vkv.js');
-
-interface Ended {
-  readonly exitCode: number | null;
-  readonly stdout: string;
-  readonly stderr: string;
-}
+import { runVkv, spawnVkv, vkvInShell, type Ended } from './run-vkv.js';
+import { costly, slow } from '../runner/slow.js';
 
 /** Runs the command beside the server of this process. */
-async function top(...parameters: string[]): Promise<Ended> {
-  return ended(spawn(process.execPath, [bin, 'top', ...parameters], { env: { ...process.env, NO_COLOR: '1', VKV_API_KEY: '' } }));
-}
-
-async function ended(child: ChildProcess): Promise<Ended> {
-  let stdout = '';
-  let stderr = '';
-  child.stdout!.on('data', (chunk: Buffer) => { stdout += chunk.toString(); });
-  child.stderr!.on('data', (chunk: Buffer) => { stderr += chunk.toString(); });
-  const [exitCode] = await once(child, 'close') as [number | null];
-  return { exitCode, stdout, stderr };
-}
+const top = (words: readonly string[], run = runVkv): Promise<Ended> => run(['top', ...words], { VKV_API_KEY: '' });
 
 async function withWorld(t: ExecutionContext, options: WatchedOptions, body: (world: WatchedWorld) => Promise<void>): Promise<void> {
   const world = new WatchedWorld(options);
@@ -42,9 +23,9 @@ async function withWorld(t: ExecutionContext, options: WatchedOptions, body: (wo
   t.pass();
 }
 
-test('in a pipe it prints once: requests, times, memory, and each slot with letters for what it shares', (t) => withWorld(t, {}, async (world) => {
+costly('starts the command')('in a pipe it prints once: requests, times, memory, and each slot with letters for what it shares', (t) => withWorld(t, {}, async (world) => {
   await world.fill();
-  const { exitCode, stdout, stderr } = await top(`${world.url}/v1/`);
+  const { exitCode, stdout, stderr } = await top([`${world.url}/v1/`], spawnVkv);
   t.is(exitCode, 0, stderr);
   t.regex(stdout, /^storyteller {2}host · 12 slots of 4,096 tokens/);
   t.regex(stdout, new RegExp(`^requests +${world.scheduler.runningRequests} running, ${world.scheduler.waitingRequests} waiting · 9 answered, 0 failed`, 'm'));
@@ -56,28 +37,28 @@ test('in a pipe it prints once: requests, times, memory, and each slot with lett
   t.true(stdout.split('\n').every((line) => line.length <= 100), 'it fits 100 columns');
 }));
 
-slow('starts the command and a server')('with --json it prints the state, and a key is asked for', (t) => withWorld(t, { apiKeys: ['k'] }, async (world) => {
-  const { exitCode, stderr } = await top(world.url);
+test('with --json it prints the state, and a key is asked for', (t) => withWorld(t, { apiKeys: ['k'] }, async (world) => {
+  const { exitCode, stderr } = await top([world.url]);
   t.is(exitCode, 1);
   t.regex(stderr, /^vkv: KV_REQUEST_INVALID: The request was refused: it has no API key\. Give `--api-key`/);
-  const { stdout } = await top(world.url.replace('http://', ''), '--json', '--api-key', 'k');
+  const { stdout } = await top([world.url.replace('http://', ''), '--json', '--api-key', 'k']);
   t.is((JSON.parse(stdout) as { modelName: string }).modelName, 'storyteller');
 }));
 
-slow('starts the command and a server')('an address where nothing answers, something else does, or that is none, is one line', async (t) => {
+test('an address where nothing answers, something else does, or that is none, is one line', async (t) => {
   const other = createServer((_, response) => { response.end('hello'); }).listen(0, '127.0.0.1');
   await once(other, 'listening');
   const { port } = other.address() as AddressInfo;
-  const { exitCode, stderr } = await top(`http://127.0.0.1:${port}`);
+  const { exitCode, stderr } = await top([`http://127.0.0.1:${port}`]);
   t.is(exitCode, 1);
   t.regex(stderr, /^vkv: KV_SERVER_UNREACHABLE: The server at http:\/\/127\.0\.0\.1:\d+ cannot be watched: what answers there, with status 200, .*\n$/);
   other.close();
   await once(other, 'close');
-  t.regex((await top(`http://127.0.0.1:${port}`)).stderr, /^vkv: KV_SERVER_UNREACHABLE: .*: ECONNREFUSED\. Start it with `vkv serve`.*\n$/);
-  const { error } = JSON.parse((await top(`http://127.0.0.1:${port}`, '--json')).stderr) as { error: { code: string; recovery: string } };
+  t.regex((await top([`http://127.0.0.1:${port}`])).stderr, /^vkv: KV_SERVER_UNREACHABLE: .*: ECONNREFUSED\. Start it with `vkv serve`.*\n$/);
+  const { error } = JSON.parse((await top([`http://127.0.0.1:${port}`, '--json'])).stderr) as { error: { code: string; recovery: string } };
   t.like(error, { code: 'KV_SERVER_UNREACHABLE', recovery: 'retry' });
   for (const wrong of ['ftp://x', 'http://', 'a b']) {
-    const answer = await top(wrong);
+    const answer = await top([wrong]);
     t.is(answer.exitCode, 2, wrong);
     t.regex(answer.stderr, /^vkv: KV_INVALID_OPTION: /, wrong);
   }
@@ -89,8 +70,8 @@ const terminalTest = hasScript ? slow('starts the command on a terminal') : test
 for (const [how, key] of [['Ctrl-C', '\u0003'], ['q', 'q']] as const) {
   terminalTest(hasScript ? `on a terminal it draws again and again until ${how}, and leaves the terminal as it was` : `${how} (needs script)`, (t) => withWorld(t, {}, async (world) => {
     await world.fill();
-    const command = `stty cols 90 rows 14; ${process.execPath} ${bin} top ${world.url} --every-ms 100; echo "ended with $?"`;
-    const child = spawn('script', ['-qec', command, '/dev/null'], { env: { ...process.env, NO_COLOR: '1', TERM: 'xterm', VKV_API_KEY: '' } });
+    const command = `stty cols 90 rows 14; ${vkvInShell} top ${world.url} --every-ms 100; echo "ended with $?"`;
+    const child = spawn('script', ['-qec', command, '/dev/null'], { env: { ...process.env, TERM: 'xterm', VKV_API_KEY: '' } });
     let output = '';
     const drawn = new Promise<void>((resolve) => {
       child.stdout.on('data', (chunk: Buffer) => {

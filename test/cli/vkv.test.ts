@@ -4,28 +4,28 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
-import { runVkv, vkvInShell } from './run-vkv.js';
-import { slow } from '../runner/slow.js';
+import { runVkv, spawnVkv, vkvInShell } from './run-vkv.js';
+import { costly, slow } from '../runner/slow.js';
 
 const manifest = path.resolve(__dirname, '..', '..', 'package.json');
 const { version } = JSON.parse(readFileSync(manifest, 'utf8')) as { version: string };
 
-test('--version prints the version of the package', (t) => {
-  t.deepEqual(runVkv(['--version']), { exitCode: 0, stdout: `${version}\n`, stderr: '' });
+costly('starts the command')('--version prints the version of the package', async (t) => {
+  t.deepEqual(await spawnVkv(['--version']), { exitCode: 0, stdout: `${version}\n`, stderr: '' });
 });
 
-slow('starts the command')('--help names the commands, and each command has a --help', (t) => {
-  const { exitCode, stdout } = runVkv(['--help']);
+test('--help names the commands, and each command has a --help', async (t) => {
+  const { exitCode, stdout } = await runVkv(['--help']);
   t.is(exitCode, 0);
   for (const command of ['plan', 'info']) {
     t.regex(stdout, new RegExp(`^  ${command} `, 'm'));
-    t.regex(runVkv([command, '--help']).stdout, new RegExp(`^Usage: vkv ${command} `));
+    t.regex((await runVkv([command, '--help'])).stdout, new RegExp(`^Usage: vkv ${command} `));
   }
 });
 
-test('no command, or an unknown one, ends with 2', (t) => {
-  t.is(runVkv([]).exitCode, 2);
-  const { exitCode, stderr } = runVkv(['plam']);
+test('no command, or an unknown one, ends with 2', async (t) => {
+  t.is((await runVkv([])).exitCode, 2);
+  const { exitCode, stderr } = await runVkv(['plam']);
   t.is(exitCode, 2);
   t.is(stderr, "vkv: KV_INVALID_OPTION: Unknown command 'plam'. Did you mean plan?\n");
 });
@@ -38,7 +38,7 @@ slow('starts the command')('a closed pipe ends the command quietly', (t) => {
   t.is(stderr, '');
 });
 
-test('VKV_DEBUG adds the stack to an error', (t) => {
-  const { stderr } = runVkv(['plan', '--config', '/nowhere'], { VKV_DEBUG: '1' });
+test('VKV_DEBUG adds the stack to an error', async (t) => {
+  const { stderr } = await runVkv(['plan', '--config', '/nowhere'], { VKV_DEBUG: '1' });
   t.regex(stderr, /^vkv: KV_CONFIG_INVALID: .*\n.*\n    at /);
 });

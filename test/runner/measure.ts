@@ -16,6 +16,10 @@ const costs = process.env['VKV_TEST_COSTS'];
 /** Of the clock of /proc: 100 a second on every Linux that Node runs on. */
 const tickMs = 10;
 
+// What tests and their child processes print has no colours, on a terminal neither.
+process.env['NO_COLOR'] = '1';
+delete process.env['FORCE_COLOR'];
+
 /** The test file whose code is running at the top level: of a bundle the one that is being loaded. */
 let current = '';
 let isBundle = false;
