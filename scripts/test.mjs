@@ -71,8 +71,8 @@ child.on('close', (code) => {
   clearTimeout(silence);
   clearInterval(speedometer);
   const { passed, failed, skipped } = readSummary(output);
-  // Other processors, sanitizers and single tests have no budget.
-  const isWhole = places.length === 0 && flags.length === 0 && !process.env.VKV_TEST_PACKAGE;
+  // Other processors, other releases of Node.js, sanitizers and single tests have no budget.
+  const isWhole = places.length === 0 && flags.length === 0 && !process.env.VKV_TEST_PACKAGE && process.version.startsWith('v20.');
   const judged = judgeCosts(costs, { tier, speed: speeds.toSorted((a, b) => a - b)[Math.floor(speeds.length / 2)], hasBudget: isWhole && !process.env.VKV_TEST_PRELOAD && !preload.length });
   for (const line of judged.lines) console.log(line);
   console.log(`virtual-kv: ${cpuSeconds().toFixed(0)} CPU-s in ${Math.round(performance.now() / 1e3)} s`);
