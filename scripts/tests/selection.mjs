@@ -2,7 +2,7 @@
 // takes as long as ten tests. A file whose first lines say `Alone in its process: …` has one of its own, and one that says
 // `Slow: …` is left out of the quick tier whole.
 
-import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 
@@ -16,6 +16,8 @@ const bundlesEach = 5;
 /** The files for AVA, bundles among them. `places`: files and folders in build-test; none: all. */
 export function selectTests(places, tier) {
   rmSync(bundles, { recursive: true, force: true });
+  const missing = places.filter((place) => !existsSync(path.resolve(root, place)));
+  if (missing.length > 0) throw new Error(`There is no ${missing.join(', ')}. Name files and folders below build-test/; give AVA its options with a '=': --match='*text*'.`);
   const all = readdirSync(built, { recursive: true }).filter((name) => name.endsWith('.test.js') && !name.startsWith('package/')).sort();
   const chosen = places.length === 0 ? all : all.filter((name) => places.some((place) => isWithin(path.join(built, name), path.resolve(root, place))));
   if (chosen.length === 0) throw new Error(`There are no tests in ${places.join(', ')}: use paths below build-test/.`);
