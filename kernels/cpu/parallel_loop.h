@@ -1,5 +1,5 @@
-// ParallelLoop: who does the tasks of one loop at a time: the threads of a WorkerPool, or those of a runtime that calls
-// the kernels. One loop at a time; the calling thread takes part.
+// ParallelLoop: runs the tasks of a loop on threads: those of a WorkerPool, or those of the runtime that calls the
+// kernels. It runs one loop at a time; the calling thread takes part.
 #ifndef VKV_KERNELS_CPU_PARALLEL_LOOP_H_
 #define VKV_KERNELS_CPU_PARALLEL_LOOP_H_
 

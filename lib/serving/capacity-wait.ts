@@ -5,8 +5,8 @@
 // It looks when the pool signals a change. It sets an alarm only where a blocked request may start without one: prompts were
 // computed since, so it may need less, something other than the pool was short, or pins of cached text end.
 //
-// Invariant: a blocked request was refused while its scheduler held nothing of the cache, and no more could be had since. One that
-// needs more than the budgets are is blocked, too, but nobody makes room for it.
+// Invariant: a blocked request was refused while its scheduler held nothing of the cache, and no more could be had since. A
+// request that needs more than the budgets is blocked, too, but the scheduler evicts and preempts nothing for it.
 
 import { isKvError } from '../base/errors.js';
 import type { KvCache } from '../cache/kv-cache.js';

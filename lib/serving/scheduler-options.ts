@@ -24,7 +24,7 @@ export interface SchedulerOptions {
   /**
    * Prompt tokens in a step at most, over all sequences, 1 or more. More compute prompts faster, fewer delay running answers less.
    * Default 128 online on host, where 256 were 8 % faster and 512 13 %, and delayed running answers two and four times as long
-   * (`npm run bench -- prefill-step`); 2,048 elsewhere, which is not measured, and for lists of requests, for which nobody waits.
+   * (`npm run bench -- prefill-step`); 2,048 elsewhere, which is not measured, and for lists, whose requests share no step with an interactive one.
    */
   readonly prefillTokensPerStep?: number | undefined;
   /**

@@ -96,7 +96,7 @@ export class SideSlots {
     return -1;
   }
 
-  /** What only leases keep in the side slot, as the tensors of each; undefined: a sequence has it, or nobody. */
+  /** The tensors that each lease keeps in the side slot; undefined while a sequence has the slot, and while it is free. */
   leasesOf(side: number): readonly number[] | undefined {
     const leases = this.#leases[side]!;
     return this.#hasLeft[side] === 1 && leases.length > 0 ? leases : undefined;

@@ -32,7 +32,7 @@ export class StoredBlock {
   owner: string;
   /** Of a root: of which domain it is, as far as known. Written by the TierSet. */
   marks: DomainMarks | undefined = undefined;
-  /** Whether it was dropped: no tier is to have it any more, whoever still works on it. Read only. */
+  /** Whether it was dropped: no tier may keep it, also where a copy of it is under way. Read only. */
   isDropped = false;
   /** CRC-32C of its stripes, as far as known: set when it is stored or read. */
   sums: Uint32Array | undefined = undefined;

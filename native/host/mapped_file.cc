@@ -28,9 +28,9 @@ bool IsInMemory(int file) {
   return type == TMPFS_MAGIC || type == RAMFS_MAGIC || type == HUGETLBFS_MAGIC;
 }
 
-// Whether it is open for writing anywhere on this machine, or mapped so; false where the system does not say. A read
-// lease is not to be had then. Who opens it for writing in the moment that it lasts waits for that moment, and a signal
-// says so: one that does nothing by default, instead of SIGIO, which ends the process.
+// Whether it is open for writing anywhere on this machine, or mapped so; false where the system does not say. The
+// system refuses a read lease then. A process that opens the file for writing while the lease lasts waits until it
+// ends, and this process gets SIGURG, which does nothing by default, instead of SIGIO, which would end it.
 bool HasWriter(int file) {
   (void)fcntl(file, F_SETSIG, SIGURG);
   const bool has_writer = fcntl(file, F_SETLEASE, F_RDLCK) != 0 && errno == EAGAIN;

@@ -11,8 +11,9 @@
 // That goes by the time of the last write, so only a file is mapped of which the kernel moves that time with every
 // later change: one that was written to just now has a time that the next write may share, a page that a writer has
 // mapped and written to takes more writes in silence, and file systems in memory do not tell of writes through a
-// mapping at all. A file that may have a writer, which only its owner can ask, is mapped; its owner answers for it. So
-// does who sets times by hand or turns the clock back, and a file server whose clients see each other's writes late.
+// mapping at all. Only a file's owner can ask the system for its writers: a file of another user is mapped, and that
+// user answers for writes to it. IsIntact also misses a file time or a clock that is set back, and a write of another
+// client of a file server, which reports it late.
 //
 // Threads: reading and IsIntact any; opening and closing any, and nothing reads a file that is being closed.
 #ifndef VKV_HOST_MAPPED_FILE_H_
