@@ -2,7 +2,6 @@
 // failed before: `reset` drops everything, and nothing stays open, pinned, earmarked or lent, nor listens to a signal.
 
 import { getEventListeners } from 'node:events';
-import { setImmediate } from 'node:timers/promises';
 
 import type { ExecutionContext } from 'ava';
 
@@ -38,8 +37,6 @@ export async function assertTiersEmpty(t: ExecutionContext, cache: KvCache): Pro
   await tiers.settled();
   cache.prefixes.reset();
   await tiers.settled();
-  // Memory that was lent to slower tiers comes back behind their writes.
-  for (let turns = 0; turns < 1_000 && tiers.metrics().tiers.some(({ own }) => (own?.bytes ?? 0) > 0); turns += 1) await setImmediate();
   for (const { name, state, blocks, bytes, own } of tiers.metrics().tiers) {
     if (state === 'open') t.deepEqual({ blocks, bytes, own: own?.blocks, ownBytes: own?.bytes }, { blocks: 0, bytes: 0, own: 0, ownBytes: 0 }, name);
   }
