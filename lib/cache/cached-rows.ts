@@ -166,8 +166,12 @@ export class CachedRows {
     this.#forgotten.add(slot);
   }
 
-  /** Drops every cached prefix that no running work uses; returns how many groups the index let go of. Throws as `endDropped`. */
+  /**
+   * Drops every cached prefix that no running work uses, and finished text that waits to be stored; returns how many groups the index let go
+   * of. Throws as `endDropped`.
+   */
   clear(): number {
+    this.#finished?.clear();
     const groups = this.index.clear();
     this.endDropped();
     return groups;

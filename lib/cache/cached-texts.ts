@@ -132,12 +132,13 @@ export class CachedTexts {
   /** Brings a text from tiers to the device, or finds what may be selected of it. Rejects as `Prefixes.promote`. */
   async bring(domain: PrefixDomain, text: Int32Array, { selection, ...how }: HowToBring): Promise<Promotion> {
     const { tiers } = this;
-    if (tiers !== undefined && !this.isForgetting()) {
+    const isForgetting = this.isForgetting(); // then nothing is found
+    if (tiers !== undefined && !isForgetting) {
       const isText = text.every((token) => token >= 0);
       return selection !== undefined && isText ? tiers.selections.texts.find({ domain, text, signal: how.signal, selection }) : tiers.promote({ domain, text, ...how });
     }
     this.#cached.flushCommits();
-    const cachedTokens = this.#cached.index.match(domain, text, text.length).tokens;
+    const cachedTokens = isForgetting ? 0 : this.#cached.index.match(domain, text, text.length).tokens;
     return { cachedTokens, promotedTokens: 0, promotedFrom: {}, end: 'complete', estimate: undefined, milliseconds: 0 };
   }
 

@@ -51,6 +51,43 @@ class GatedTier extends PlainTier {
   }
 }
 
+test('until a preempted sequence is past its fence a promotion says, as a lookup does, that nothing is cached', async (t) => {
+  const bench = benchOf(t, [new PlainTier('other')]);
+  const { cache } = bench;
+  await cache.prefixes.tiers!.ready();
+  const sequence = cache.acquire({ tokens: text });
+  const batch = cache.createBatch();
+  batch.add(sequence, text.length);
+  cache.prepare(batch);
+  cache.commit(batch, { fence: { step: 5 } });
+  cache.prefixes.reset({ preempt: true });
+  t.is(cache.prefixes.lookup({ tokens: text }).cachedTokens, 0);
+  t.is((await cache.prefixes.promote({ tokens: text })).cachedTokens, 0);
+  cache.completeStep(5);
+  await close(bench);
+});
+
+test('a preempted sequence leaves no text to tiers where another one that has it waits for its fence', async (t) => {
+  const bench = benchOf(t, [new PlainTier('other')]);
+  const { cache } = bench;
+  const { prefixes } = cache;
+  await prefixes.tiers!.ready();
+  const first = cache.acquire({ tokens: text });
+  bench.prepare(first, text.length);
+  bench.commit();
+  const second = cache.acquire({ tokens: [...text, 1] });
+  const batch = cache.createBatch();
+  batch.add(second, text.length + 1 - second.cachedTokens);
+  cache.prepare(batch);
+  cache.commit(batch, { fence: { step: 5 } });
+  prefixes.reset({ preempt: true });
+  t.is(prefixes.tiers!.metrics().waitingTexts, 0);
+  cache.completeStep(5);
+  await prefixes.tiers!.settled();
+  t.is(prefixes.tiers!.metrics().tiers[0]!.blocks, 0);
+  await close(bench);
+});
+
 for (const gated of [0, 1]) {
   test(`what a reset finds on its way is in no tier afterwards, whichever it waits for (${gated === 0 ? 'the first' : 'the second'})`, async (t) => {
     const slow = new GatedTier('slow');

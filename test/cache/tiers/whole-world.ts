@@ -351,7 +351,6 @@ export class WholeWorld {
     if (done === undefined) return;
     this.#count('resets');
     this.#dropped += 1;
-    for (let steps = 0; preempt && steps < 2; steps += 1) this.#completeStep(); // until then `promote` counts rows that wait for their fences
     for (const running of this.#running.filter(({ sequence }) => sequence.isReleased)) {
       for (const lease of this.#leases) if (lease.running === running) lease.text = running.text;
       this.#running.splice(this.#running.indexOf(running), 1);
