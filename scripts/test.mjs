@@ -34,7 +34,7 @@ const speedometer = setInterval(() => { speeds.push(machineSpeed()); }, 10_000);
 /** Of the last run, one JSON object a test. */
 const costs = path.join(root, 'node_modules', '.cache', 'virtual-kv', 'test-costs.jsonl');
 rmSync(costs, { force: true });
-const files = process.env.VKV_TEST_PACKAGE ? [] : selectTests(places, tier);
+const files = process.env.VKV_TEST_PACKAGE ? [] : chosenTests();
 if (tier === 'quick') console.log(`virtual-kv: VKV_TEST_SAMPLE=${sample}`);
 
 // A module that AVA's own process loads first (scripts/test-arm64.mjs).
@@ -82,6 +82,16 @@ child.on('close', (code) => {
   console.log(`${passed} passed, ${atLeast} failed${skipped > 0 ? `, ${skipped} skipped` : ''}`);
   process.exitCode = exitCode;
 });
+
+/** Ends with a line where there are none. */
+function chosenTests() {
+  try {
+    return selectTests(places, tier);
+  } catch (error) {
+    console.error(`virtual-kv: ${error.message}`);
+    process.exit(2);
+  }
+}
 
 /** When a test failed, AVA's closing lines leave out the passed ones: these are counted where they are listed. */
 function readSummary(text) {

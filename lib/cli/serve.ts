@@ -115,7 +115,12 @@ async function serve(flags: ServeFlags): Promise<void> {
     maxBodyBytes: flags.maxBodyBytes, deadlineMs: flags.deadlineMs, graceMs: flags.graceMs,
   }, report);
   const told = new Promise<void>((resolve) => {
-    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => { resolve(); }); // a second one ends at once
+    const signals = ['SIGINT', 'SIGTERM'] as const;
+    const end = (): void => {
+      for (const signal of signals) process.off(signal, end); // a second one, of either kind, ends at once
+      resolve();
+    };
+    for (const signal of signals) process.on(signal, end);
   });
   const url = await server.listen({ host: flags.host, port: flags.port });
   for (const { path: file, reason } of model.copiedFiles) {

@@ -229,7 +229,9 @@ export class TierWorld extends PrefixWorld {
       this.count(end, 1);
       // A reset that is refused ends transfers too.
       if (this.#hasRoom && end !== 'deadline' && end !== 'aborted' && interrupted === this.#interrupted()) {
-        this.expect(end === 'complete' && cachedTokens >= this.surelyFound(domainOf(options), tokens, sure), `${cachedTokens} tokens promoted of ${sure} stored: ${end}`);
+        // The end of what came, less than a row, may be gone again: a sequence that goes on in that row writes other tokens there.
+        const isOver = end === 'complete' || end === 'no-memory';
+        this.expect(isOver && cachedTokens >= this.surelyFound(domainOf(options), tokens, sure), `${cachedTokens} tokens promoted of ${sure} stored: ${end}`);
       }
     }).catch((error: unknown) => {
       if (!isFailing || !isKvError(error) || error.code === 'KV_INTERNAL') throw error;
