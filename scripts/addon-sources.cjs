@@ -1,6 +1,6 @@
 'use strict';
 // What the addon and the CUDA kernels are built from: native/, kernels/ and the headers of node-addon-api. A clone has them as files and as
-// an npm package; an installed package, which needs them only where no prebuilt addon fits or nvcc is there, has them packed in
+// an npm package; an installed package, which needs them only where no prebuilt addon fits and for `vkv build-kernels`, has them packed in
 // native/addon-sources.json.br, a fifth of their size.
 //   node scripts/addon-sources.cjs   prints the folder of the headers
 const fs = require('node:fs');
@@ -33,13 +33,14 @@ function pack() {
 
 const isPacked = () => !fs.existsSync(path.join(root, 'lib')) && fs.existsSync(packed);
 
-/** In an installed package: writes all of them as files. Elsewhere they are there. */
-function unpack() {
-  if (!isPacked()) return;
+/** In an installed package: writes all of them as files below `to`, and returns it. Elsewhere they are there: returns the clone. */
+function unpack(to = root) {
+  if (!isPacked()) return root;
   for (const [file, text] of Object.entries(JSON.parse(zlib.brotliDecompressSync(fs.readFileSync(packed)).toString('utf8')))) {
-    fs.mkdirSync(path.dirname(path.join(root, file)), { recursive: true });
-    fs.writeFileSync(path.join(root, file), text);
+    fs.mkdirSync(path.dirname(path.join(to, file)), { recursive: true });
+    fs.writeFileSync(path.join(to, file), text);
   }
+  return to;
 }
 
 module.exports = { pack, unpack };

@@ -1,9 +1,8 @@
 'use strict';
 // Builds the addon from source into build/Release: in a clone with cmake-js where CMake is there, otherwise with npm's own node-gyp.
 // It runs as `npm run build:native`, and when the package is installed where no prebuilt addon fits; it is shipped with the
-// package, so it uses nothing else of scripts/ but addon-sources.cjs and build-kernels.cjs. VKV_BUILD = auto (default) | cmake | gyp chooses by hand; CMAKE
-// and CXX name other tools. Where nvcc is there it compiles the CUDA kernels too, which takes a minute and is not needed: without,
-// the GPU's driver compiles the PTX that comes with the package. VKV_FATBIN = auto (default) | skip.
+// package, so it uses nothing else of scripts/ but addon-sources.cjs. VKV_BUILD = auto (default) | cmake | gyp chooses by hand; CMAKE
+// and CXX name other tools.
 // Exit code 0: the addon exists and is newer than its sources.
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
@@ -119,19 +118,10 @@ function build(wanted) {
   // compiler ran must count as newer.
   fs.utimesSync(addon, begin, begin);
   if (!isClone) keepOnlyProducts();
-  compileKernels();
-}
-
-function compileKernels() {
-  if (process.env.VKV_FATBIN === 'skip' || !isOnPath(process.env.NVCC || 'nvcc')) return;
-  unpack();
-  if (!run(process.execPath, [path.join(__dirname, 'build-kernels.cjs')])) {
-    console.error('virtual-kv: nvcc could not compile the CUDA kernels; the PTX that comes with the package is used instead.');
-  }
 }
 
 if (require.main === module) {
   const wanted = readTool();
   if (wanted !== 'skip') build(wanted);
 }
-module.exports = { build, compileKernels, readTool };
+module.exports = { build, readTool };

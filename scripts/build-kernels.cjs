@@ -1,17 +1,20 @@
 'use strict';
 // Compiles the CUDA kernels with nvcc:
-//   node scripts/build-kernels.cjs          build/Release/kernels.fatbin, for the GPUs named below and PTX for later ones
+//   node scripts/build-kernels.cjs          build/Release/kernels.fatbin, for the GPUs of this machine, or those named below where it has
+//                                           none, and PTX for later ones; it is `vkv build-kernels`, too
 //   node scripts/build-kernels.cjs --ptx    kernels/cuda/*.ptx.br, the PTX that comes with the package, and in a checkout
 //                                           scripts/gpu/block-table.ptx.br, which gpu-check compares with it
 // PTX needs no toolkit where it is used: the driver compiles it. There is one for GPUs since Turing, and one for GPUs since
 // Ampere, which have tensor cores for bfloat16, and a small one for side tensors; all are for drivers since CUDA 11.0. The last line is a hash of the sources,
 // and a test fails when the sources have changed since. NVCC names another nvcc. Exit code 0: the images were written.
-const { spawnSync } = require('node:child_process');
+const { spawn, spawnSync } = require('node:child_process');
 const { createHash } = require('node:crypto');
 const fs = require('node:fs');
 const os = require('node:os');
 const path = require('node:path');
 const zlib = require('node:zlib');
+
+const { unpack } = require('./addon-sources.cjs');
 
 const root = path.resolve(__dirname, '..');
 const nvcc = process.env.NVCC || 'nvcc';
@@ -49,14 +52,52 @@ function compile(source, args) {
   process.exit(status || 1);
 }
 
-function buildFatbin() {
+/** Compute capabilities to compile for, 90 for 9.0: of the GPUs here, or of all that are named above. */
+function architectures() {
+  const { stdout } = spawnSync('nvidia-smi', ['--query-gpu=compute_cap', '--format=csv,noheader'], { encoding: 'utf8' });
+  const here = [...(stdout ?? '').matchAll(/^(\d+)\.(\d)\r?$/gm)].map(([, major, minor]) => Number(major + minor));
+  return here.length > 0 ? [...new Set(here)].sort((left, right) => left - right) : ARCHITECTURES;
+}
+
+async function buildFatbin() {
+  const version = /release ([\d.]+)/.exec(spawnSync(nvcc, ['--version'], { encoding: 'utf8' }).stdout ?? '')?.[1];
+  if (version === undefined) {
+    console.error(`virtual-kv: there is no nvcc (${nvcc}). Install the CUDA toolkit, or let NVCC name it. The kernels work without: the GPU's driver ` +
+      'compiles the PTX of this package when they are loaded first.');
+    process.exit(1);
+  }
   const output = path.join(root, 'build', 'Release', 'kernels.fatbin');
-  fs.mkdirSync(path.dirname(output), { recursive: true });
-  const codes = ARCHITECTURES.map((number) => `-gencode=arch=compute_${number},code=sm_${number}`);
-  const last = ARCHITECTURES.at(-1);
-  const ptx = `-gencode=arch=compute_${last},code=compute_${last}`;
-  // Drivers older than this nvcc refuse its compressed code.
-  compile('kernels/cuda/kernels.cu', ['-fatbin', '--no-compress', '--threads=0', ...codes, ptx, '-o', output]);
+  const sources = fs.mkdtempSync(path.join(os.tmpdir(), 'virtual-kv-'));
+  try {
+    fs.mkdirSync(path.dirname(output), { recursive: true });
+    const numbers = architectures();
+    const codes = numbers.map((number) => `-gencode=arch=compute_${number},code=sm_${number}`);
+    const ptx = `-gencode=arch=compute_${numbers.at(-1)},code=compute_${numbers.at(-1)}`;
+    const made = path.join(sources, 'kernels.fatbin');
+    // Drivers older than this nvcc refuse its compressed code.
+    const args = [...flags, '-fatbin', '--no-compress', '--threads=0', ...codes, ptx, '-o', made, 'kernels/cuda/kernels.cu'];
+    await compileAloud(`compiling the CUDA kernels for ${numbers.map((number) => `sm_${number}`).join(', ')} with nvcc ${version}`, args, unpack(sources));
+    fs.copyFileSync(made, output);
+    console.error(`virtual-kv: ${output}, ${(fs.statSync(output).size / 2 ** 20).toFixed(1)} MiB`);
+  } finally {
+    fs.rmSync(sources, { recursive: true });
+  }
+}
+
+/** Takes a minute or more: it says that it goes on. */
+async function compileAloud(title, args, cwd) {
+  const startMs = performance.now();
+  const seconds = () => `${((performance.now() - startMs) / 1e3).toFixed(0)} s`;
+  const { isTTY } = process.stderr;
+  process.stderr.write(`virtual-kv: ${title} … `);
+  const timer = setInterval(() => process.stderr.write(isTTY ? `\r\u001B[Kvirtual-kv: ${title} … ${seconds()}` : '.'), isTTY ? 1_000 : 10_000);
+  let output = '';
+  const child = spawn(nvcc, args, { cwd, stdio: ['ignore', 'pipe', 'pipe'] });
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (text) => { output += text; });
+  const status = await new Promise((resolve) => child.on('error', (error) => { output += error.message; resolve(1); }).on('close', resolve));
+  clearInterval(timer);
+  process.stderr.write(`${isTTY ? `\r\u001B[Kvirtual-kv: ${title} … ` : ' '}${status === 0 ? seconds() : 'failed'}\n`);
+  if (status !== 0) throw new Error(`${nvcc} ${args.join(' ')}\n${output}`);
 }
 
 /** Strips comments, indentation, and a hint that only newer versions of PTX have. */
@@ -80,7 +121,11 @@ function buildPtx(image) {
 }
 
 if (require.main === module) {
-  if (!process.argv.includes('--ptx')) buildFatbin();
-  else for (const image of Object.keys(images())) if (fs.existsSync(path.join(root, images()[image].source))) buildPtx(image);
+  if (!process.argv.includes('--ptx')) {
+    buildFatbin().catch((error) => {
+      console.error(`virtual-kv: ${error.message}`);
+      process.exitCode = 1;
+    });
+  } else for (const image of Object.keys(images())) if (fs.existsSync(path.join(root, images()[image].source))) buildPtx(image);
 }
 module.exports = { sourceHash };

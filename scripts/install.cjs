@@ -2,13 +2,13 @@
 // Runs when the package is installed. Where a prebuilt addon of prebuilds/ loads, there is nothing to build, and the package works
 // without this script too; elsewhere on Linux, and always in a clone, it builds the addon from source (build-addon.cjs). macOS and
 // Windows have no addon, and the install ends well there. VKV_BUILD = auto (default) | gyp | cmake | skip: gyp and cmake build
-// from source in any case. Where nvcc is there it compiles the CUDA kernels too; VKV_FATBIN = auto (default) | skip.
+// from source in any case.
 // Exit code 0: the addon loads, or there is none for this platform.
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
 
-const { build, compileKernels, readTool } = require('./build-addon.cjs');
+const { build, readTool } = require('./build-addon.cjs');
 
 const root = path.resolve(__dirname, '..');
 
@@ -26,5 +26,4 @@ if (process.platform !== 'linux') {
   console.log('virtual-kv: it has a native addon for Linux only; what needs none works here (planning, layouts, block keys).');
   process.exit(0);
 }
-if (wanted === 'auto' && !isClone && loads()) compileKernels();
-else build(wanted);
+if (wanted !== 'auto' || isClone || !loads()) build(wanted);

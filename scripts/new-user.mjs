@@ -1,7 +1,7 @@
 // Does what a new user does, in an empty folder, and prints what each step took: installs the packed package, runs the README's fifteen
-// lines, serves a model, asks it with the `openai` client as docs/serve.md prints it, looks at the live page and `vkv top`, ends the server.
+// lines and commands, serves the model that comes with it, asks it with the `openai` client as docs/serve.md prints it, looks at the live page and `vkv top`, ends the server.
 // Needs Node.js and npm, and nothing else. `npm run test:package` runs it in a root that has nothing else.
-//   node scripts/new-user.mjs TARBALL MODEL [flags of npm install, such as --offline --cache FOLDER]
+//   node scripts/new-user.mjs TARBALL [flags of npm install, such as --offline --cache FOLDER]
 // Exit code 0: every step did what its document says.
 
 import { spawn, spawnSync } from 'node:child_process';
@@ -9,14 +9,14 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 
-const [tarball, model, ...npmFlags] = process.argv.slice(2);
-if (tarball === undefined || model === undefined) {
-  console.error('Usage: node scripts/new-user.mjs TARBALL MODEL [flags of npm install]');
+const [tarball, ...npmFlags] = process.argv.slice(2);
+if (tarball === undefined) {
+  console.error('Usage: node scripts/new-user.mjs TARBALL [flags of npm install]');
   process.exit(2);
 }
 const folder = mkdtempSync(path.join(tmpdir(), 'virtual-kv-user-'));
 const installed = path.join(folder, 'node_modules', 'virtual-kv');
-const environment = { ...process.env, npm_config_update_notifier: 'false', NO_COLOR: '1', VKV_FATBIN: 'skip', VKV_API_KEY: '' };
+const environment = { ...process.env, npm_config_update_notifier: 'false', NO_COLOR: '1', VKV_API_KEY: '' };
 
 function run(command, args) {
   const { status, stdout, stderr, error } = spawnSync(command, args, { cwd: folder, encoding: 'utf8', env: environment });
@@ -77,6 +77,11 @@ try {
     writeFileSync(path.join(folder, 'fifteen.js'), blockOf('README.md', 'js', '## Fifteen lines'));
     return last(run(process.execPath, ['fifteen.js']));
   });
+  // A report needs packages of its own.
+  const commands = blockOf('README.md', 'sh', '## Commands').split('\n').map((line) => line.replace(/ +#.*$/, ''));
+  for (const command of commands.filter((line) => line.startsWith('npx vkv ') && !line.includes('--report'))) {
+    await step(command, () => last(run('sh', ['-c', command])));
+  }
   await step('npm install what serving needs, and openai', () => {
     const printed = /^npm install virtual-kv (.*)$/m.exec(readFileSync(path.join(installed, 'docs', 'serve.md'), 'utf8'))[1];
     return last(install(...printed.split(' '), 'openai'));
@@ -84,7 +89,7 @@ try {
   let url = '';
   await step('npx vkv serve', async () => {
     const vkv = path.join(folder, 'node_modules', '.bin', 'vkv');
-    server = spawn(process.execPath, [vkv, 'serve', '--model', path.resolve(model), '--port', '0'], { cwd: folder, env: environment, stdio: ['ignore', 'pipe', 'pipe'] });
+    server = spawn(process.execPath, [vkv, 'serve', '--model', 'storyteller', '--port', '0'], { cwd: folder, env: environment, stdio: ['ignore', 'pipe', 'pipe'] });
     url = await serve(server);
     return url;
   });

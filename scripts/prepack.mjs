@@ -1,6 +1,6 @@
 // Compiles dist/ as it is packed: afresh, so that nothing is in it whose source is gone; without source maps, whose sources are not in
 // the package; and with comments only in the declarations, where editors show them; indented by tabs. Packs the sources that the addon is
-// built from. npm runs it before it packs. The next `npm test` or `npm start` in this clone compiles dist/ with its maps again.
+// built from. npm runs it before it packs, and it refuses where `npm run release` did not ask for it: that tarball would have no addon. The next `npm test` or `npm start` in this clone compiles dist/ with its maps again.
 
 import { spawnSync } from 'node:child_process';
 import { chmodSync, readFileSync, rmSync } from 'node:fs';
@@ -11,6 +11,10 @@ import { forget, root } from './prepare.mjs';
 import { unreachableTypes } from './release/reachable-types.mjs';
 import { indentByTabs } from './release/tabs.mjs';
 
+if (!process.env.VKV_RELEASE) {
+  console.error('virtual-kv: a package that is packed by itself has no prebuilt addons. Use `npm run release`.');
+  process.exit(1);
+}
 rmSync(path.join(root, 'dist'), { recursive: true, force: true });
 forget('dist');
 const tsc = path.join(root, 'node_modules', 'typescript', 'bin', 'tsc');

@@ -81,7 +81,7 @@ function hasPackages(folder) {
 /** A minute or two at first: it says how far it is. */
 function buildAddon() {
   const { status } = spawnSync(process.execPath, ['scripts/progress.cjs', 'building the addon', process.execPath, 'scripts/build-addon.cjs'], {
-    cwd: root, stdio: ['ignore', 'inherit', 'inherit'], env: { ...process.env, VKV_FATBIN: 'skip' },
+    cwd: root, stdio: ['ignore', 'inherit', 'inherit'],
   });
   if (status !== 0) process.exit(status || 1);
 }

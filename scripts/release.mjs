@@ -68,6 +68,12 @@ const unknown = flags.platform.find((platform) => !(platform in platforms));
 if (unknown !== undefined) fail(`--platform is ${JSON.stringify(unknown)}. Use one of ${Object.keys(platforms).join(', ')}.`);
 if (!flags.dirty && run('git', ['status', '--porcelain']) !== '') fail('there are files that are not committed. Commit them, or pass --dirty.');
 
+// Before what takes long.
+const missing = ['cmake', ...flags.platform.some((platform) => platform !== here) ? ['aarch64-linux-gnu-g++'] : []]
+  .filter((command) => spawnSync(command, ['--version']).status !== 0);
+if (missing.length > 0) {
+  fail(`there is no ${missing.join(' and no ')}. On Debian or Ubuntu: apt-get install cmake g++-aarch64-linux-gnu. \`--platform ${here}\` needs CMake only.`);
+}
 prepare();
 rmSync(prebuilds, { recursive: true, force: true });
 for (const platform of flags.platform) {
@@ -83,6 +89,7 @@ for (const platform of flags.platform) {
 writeSums();
 if (flags.pack) {
   const to = path.resolve(flags.to);
+  process.env.VKV_RELEASE = 'true'; // scripts/prepack.mjs
   const [packed] = JSON.parse(run('npm', ['pack', '--json', '--silent', '--pack-destination', to]));
   const tarball = path.join(to, packed.filename);
   const sum = sha256(tarball);

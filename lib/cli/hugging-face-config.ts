@@ -157,7 +157,7 @@ function readJson(fileOrFolder: string): { file: string; json: Json } {
   } catch (cause) {
     const { code, message } = cause as NodeJS.ErrnoException;
     const isJson = !(cause instanceof SyntaxError);
-    const problem = isJson ? `it cannot be read (${code ?? message})` : `it is not JSON (${message})`;
+    const problem = isJson ? code === 'ENOENT' ? 'it is not there' : `it cannot be read (${code ?? message})` : `it is not JSON (${message})`;
     throw invalid(file, problem, giveConfig, cause);
   }
   if (!isObject(json)) throw invalid(file, 'it is not a JSON object', giveConfig);

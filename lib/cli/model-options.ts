@@ -8,6 +8,7 @@ import { formatCount, formatList, formatNumber } from '../base/format.js';
 import { dtypes, layoutKinds, type Dtype, type LayoutKind, type ModelShape } from '../index.js';
 import { countFrom, dtypeFlag, pageSizeFlag } from './flag-values.js';
 import { readHuggingFaceConfig } from './hugging-face-config.js';
+import { shippedPath } from './shipped.js';
 
 /** As commander parses them; an absent flag is undefined. */
 export interface ModelFlags {
@@ -56,7 +57,7 @@ export const llama3: NamedModel = {
 export function addModelOptions(command: Command): Command {
   const count = countFrom(1);
   return command
-    .option('--config <path>', "the model's Hugging Face config.json, or the folder it is in")
+    .option('--config <path>', "the model's Hugging Face config.json, or the folder it is in; or storyteller, which comes with the package", shippedPath)
     .option('--layers <count>', 'layers that keep K and V', count)
     .option('--kv-heads <count>', 'KV heads of a layer', count)
     .option('--head-dim <count>', 'elements of a head', count)

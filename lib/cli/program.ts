@@ -4,6 +4,7 @@
 import { Command } from 'commander';
 
 import { packageVersion } from '../base/package.js';
+import { buildKernelsCommand } from './build-kernels.js';
 import { infoCommand } from './info.js';
 import { planCommand } from './plan.js';
 import { quantizeCommand } from './quantize.js';
@@ -16,7 +17,7 @@ import { topCommand } from './top.js';
 /** Runs the command of `words`, those behind `vkv`. Prints what there is to print, errors too, and sets `process.exitCode`. */
 export async function runProgram(words: readonly string[]): Promise<void> {
   // Made for each call: commander keeps what it parsed.
-  const commands = [planCommand(), replayCommand(), serveCommand(), quantizeCommand(), topCommand(), storeCommand(), infoCommand()];
+  const commands = [planCommand(), replayCommand(), serveCommand(), quantizeCommand(), topCommand(), storeCommand(), buildKernelsCommand(), infoCommand()];
   const program = new Command('vkv')
     .description('A KV cache that is contiguous in virtual memory and paged in physical memory.')
     .version(packageVersion, '-V, --version', 'print the version');

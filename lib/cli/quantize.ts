@@ -11,6 +11,7 @@ import { createError, isKvError } from '../base/errors.js';
 import { formatBytes, formatCount, printable, printableJson } from '../base/format.js';
 import { writeInt8File } from '../llama/int8-file.js';
 import { ProgressBar } from './progress-bar.js';
+import { modelPath } from './shipped.js';
 
 interface QuantizeFlags {
   readonly force?: true;
@@ -20,7 +21,7 @@ interface QuantizeFlags {
 export function quantizeCommand(): Command {
   return new Command('quantize')
     .description('write a model with int8 weights to a file, which loads at once')
-    .argument('<model>', 'the folder of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file of F32, F16 or BF16')
+    .argument('<model>', 'the folder of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file of F32, F16 or BF16', modelPath)
     .argument('<output>', 'the .gguf file to write')
     .option('--force', 'write it also where there is a file of that name')
     .option('--json', 'print JSON, sizes in bytes')

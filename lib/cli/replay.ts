@@ -24,6 +24,7 @@ import { MockDevice } from '../testing.js';
 import { countFrom, sizeFlag, tiersFlag, tiersHelp } from './flag-values.js';
 import { addLayoutOptions, addModelOptions, selectModel, type LayoutFlags, type ModelFlags } from './model-options.js';
 import { ReplayBar, summaryText } from './replay-output.js';
+import { shippedPath } from './shipped.js';
 
 const driverKinds = ['auto', 'cuda', 'host', 'mock'] as const;
 
@@ -62,7 +63,7 @@ export function replayCommand(): Command {
   const count = countFrom(1);
   const command = new Command('replay')
     .description('run a serving trace through real virtual memory and check every byte')
-    .argument('[file]', 'Azure CSV or Mooncake JSONL, also gzipped; - for stdin')
+    .argument('[file]', 'Azure CSV or Mooncake JSONL, also gzipped; - for stdin; or conversations or requests, which come with the package')
     .option('--generate [requests]', 'make a workload instead of reading one (default: 5,000 requests)', count)
     .addOption(choice('--format <name>', 'format of the file', ['auto', 'azure', 'mooncake']))
     .option('--skip-invalid', 'skip and count invalid lines; otherwise the first ends the replay')
@@ -158,7 +159,7 @@ function openTrace(file: string | undefined, { generate, format, skipInvalid, se
       hint: file === undefined ? 'Run `vkv replay --generate` for a workload that needs no file.' : 'Give one of the two.',
     });
   }
-  if (file !== undefined) return new TraceReader({ source: file, format, skipInvalid: skipInvalid === true });
+  if (file !== undefined) return new TraceReader({ source: shippedPath(file), format, skipInvalid: skipInvalid === true });
   return new Workload({ requests: generate === true ? GENERATED_REQUESTS : generate!, seed });
 }
 

@@ -13,6 +13,7 @@ import { BackgroundTokenizer, LlamaEngine, LlamaModel, LlamaTokenizer, type Copi
 import { OnnxDecoder, readModelFolder } from '../onnx/index.js';
 import { ModelServer, sessionPolicy } from '../server/index.js';
 import { countFrom, dtypeFlag, pageSizeFlag, sizeFlag } from './flag-values.js';
+import { modelPath } from './shipped.js';
 
 interface ServeFlags {
   readonly model?: string;
@@ -47,8 +48,8 @@ export function serveCommand(): Command {
   const count = countFrom(1);
   return new Command('serve')
     .description("a model from a Hugging Face folder behind OpenAI's HTTP API")
-    .option('--model <folder>', 'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file')
-    .option('--onnx <folder>', 'instead: a decoder in ONNX with its tokenizer.json, computed by the onnxruntime-node that is installed; or the .onnx file')
+    .option('--model <folder>', 'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file; or storyteller, which comes with the package', modelPath)
+    .option('--onnx <folder>', 'instead: a decoder in ONNX with its tokenizer.json, computed by the onnxruntime-node that is installed; or the .onnx file', modelPath)
     .option('--name <name>', "the model's name for clients (default: that of the folder or file)")
     .option('--host <address>', 'where to listen; 0.0.0.0: also for other machines', '127.0.0.1')
     .option('--port <number>', 'the port; 0: any that is free', countFrom(0), 8_000)

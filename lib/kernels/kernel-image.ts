@@ -1,4 +1,4 @@
-// The images of the CUDA kernels, best first: the fatbin that nvcc made when the package was installed, and the PTX of the package,
+// The images of the CUDA kernels, best first: the fatbin that `vkv build-kernels` made, and the PTX of the package,
 // which the driver compiles: one for GPUs since Ampere, and one for those since Turing. A driver may refuse one and take the next.
 // Each is read from disk at its first use, once per process.
 

@@ -103,7 +103,7 @@ export class TraceReader implements AsyncIterable<TraceRequest> {
     const isGzip = code.startsWith('Z_');
     const problem = isGzip
       ? `its gzip data is damaged or ends early (${code})`
-      : `it cannot be read (${code || cause.message})`;
+      : code === 'ENOENT' ? 'it is not there' : `it cannot be read (${code || cause.message})`;
     const hint = isGzip ? 'Fetch or compress it again.' : 'Check the path, and whether you may read it.';
     return createError('KV_CONFIG_INVALID', { source: this.name, problem, hint }, { cause });
   }

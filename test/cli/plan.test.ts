@@ -128,7 +128,7 @@ test('a wrong command line ends with 2, one line and no stack', async (t) => {
 test('a config that cannot be read ends with 1; with --json the error is JSON', async (t) => {
   const { exitCode, stderr } = await runVkv(['plan', '--config', '/nowhere/config.json']);
   t.is(exitCode, 1);
-  t.regex(stderr, /^vkv: KV_CONFIG_INVALID: \/nowhere\/config\.json: it cannot be read \(ENOENT\)\. .*\n$/);
+  t.regex(stderr, /^vkv: KV_CONFIG_INVALID: \/nowhere\/config\.json: it is not there\. .*\n$/);
   const json = await runVkv(['plan', '--config', '/nowhere/config.json', '--json']);
   t.is(json.stdout, '');
   t.like((JSON.parse(json.stderr) as { error: object }).error, { code: 'KV_CONFIG_INVALID', recovery: 'fix' });
