@@ -31,12 +31,13 @@ export function topScreen(state: ServerState, { columns, lines, problem }: Scree
   const drawn = isCut ? shown.slice(0, Math.max(0, room - 1)) : shown;
   const mapWidth = Math.max(10, columns - 32);
   const scaleRows = Math.max(1, ...shown.map(({ rows }) => rows));
+  const scaleTokens = Math.min(layout.maxTokens, scaleRows * layout.tokensPerRow);
   const names = letterNames(shown);
   const numbers = new Map(state.requests.running.map(({ slot, number }) => [slot, number]));
-  const scale = `0 … ${formatNumber(Math.round(Math.min(layout.maxTokens, scaleRows * layout.tokensPerRow)))} of ${formatNumber(layout.maxTokens)} tokens`;
+  const scale = `0 … ${formatNumber(Math.round(scaleTokens))} of ${formatNumber(layout.maxTokens)} tokens`;
   return [
     ...head, colours.dim(`slot  request    tokens  rows  ${scale}`.slice(0, columns)),
-    ...drawn.map((slot) => slotLine(slot, numbers.get(slot.slot), { mapWidth, scaleRows, names, tokensPerRow: layout.tokensPerRow })),
+    ...drawn.map((slot) => slotLine(slot, numbers.get(slot.slot), { mapWidth, scaleTokens, names, tokensPerRow: layout.tokensPerRow })),
     ...isCut ? [colours.dim(`and ${formatCount('slot', shown.length - drawn.length)} more`)] : [],
     ...shown.length === 0 ? [colours.dim('No slot has memory.')] : [],
   ];
@@ -71,23 +72,25 @@ function factLines({ requests, recent, totals, prefixes, cache: { pool, pages, l
 
 interface LineOptions {
   readonly mapWidth: number;
-  readonly scaleRows: number;
+  /** Tokens of the whole width. */
+  readonly scaleTokens: number;
   readonly names: ReadonlyMap<number, number>;
   readonly tokensPerRow: number;
 }
 
-function slotLine({ slot, state, length, rows, runs, isQuarantined }: Slot, request: number | undefined, { mapWidth, scaleRows, names, tokensPerRow }: LineOptions): string {
+function slotLine({ slot, state, length, rows, runs, isQuarantined }: Slot, request: number | undefined, { mapWidth, scaleTokens, names, tokensPerRow }: LineOptions): string {
   const who = request === undefined ? isQuarantined ? 'lost' : state === 'idle' ? 'kept' : state : `#${request}`;
-  const cell = (row: number): string => {
+  const cell = (tokens: number): string => {
+    const row = tokens / tokensPerRow;
     const run = runs.find(([endRow]) => row < endRow);
     if (run === undefined || row >= rows) return ' ';
-    if (state !== 'idle' && row * tokensPerRow >= length) return colours.dim('░');
+    if (state !== 'idle' && tokens >= length) return colours.dim('░');
     const [, sharers, id] = run;
     const name = names.get(id);
     if (sharers > 1 && name !== undefined) return paints[name % paints.length]!(letters[name % letters.length]!);
     return state === 'idle' ? colours.dim('▒') : colours.blue('█');
   };
-  const map = Array.from({ length: Math.ceil(mapWidth * Math.min(1, rows / scaleRows)) }, (_, at) => cell(at * scaleRows / mapWidth)).join('');
+  const map = Array.from({ length: Math.ceil(mapWidth * Math.min(1, rows * tokensPerRow / scaleTokens)) }, (_, at) => cell(at * scaleTokens / mapWidth)).join('');
   return `${String(slot).padStart(4)}  ${who.padEnd(9)} ${formatNumber(length).padStart(7)} ${formatNumber(rows).padStart(5)}  ${map}`;
 }
 

@@ -2,11 +2,11 @@
 // on a worker thread; a short text is tokenized at once, and does not wait behind a long one. It owns the worker.
 
 import { createError } from '../base/errors.js';
-import { abortSignal, instanceOf, integer, optional, readOptions, withDefault } from '../base/options.js';
-import { LlamaTokenizer, type SpelledText, type TextPieces } from './tokenizer.js';
-import type { ChatMessage, EncodeOptions } from './tokenizer-arguments.js';
-import { specialTokensField } from './tokenizer-arguments.js';
+import { instanceOf, integer, readOptions, withDefault } from '../base/options.js';
+import { LlamaTokenizer, type TextPieces } from './tokenizer.js';
+import { readChat, readChatSignal, readEncode, type ChatMessage, type EncodeChatOptions, type EncodeOptions } from './tokenizer-arguments.js';
 import { TokenizerThread } from './tokenizer-thread.js';
+import type { TokenizerJob } from './tokenizer-worker.js';
 
 /** Options of `BackgroundTokenizer`. */
 export interface BackgroundTokenizerOptions {
@@ -16,18 +16,13 @@ export interface BackgroundTokenizerOptions {
   readonly minBackgroundCharacters?: number | undefined;
 }
 
-/** Options of `BackgroundTokenizer.encode`. */
-export interface BackgroundEncodeOptions extends EncodeOptions {
-  /** Gives up with KV_ABORTED. */
-  readonly signal?: AbortSignal | undefined;
-}
-
 const spec = {
   tokenizer: instanceOf(LlamaTokenizer),
   minBackgroundCharacters: withDefault(integer({ min: 1 }), 2_048),
 };
-const signalSpec = { signal: optional(abortSignal) };
-const encodeSpec = { ...signalSpec, specialTokens: specialTokensField };
+
+/** Characters that a message counts for beside its text: what a template writes around it, and takes time for. */
+const charactersPerMessage = 32;
 
 /** Text to tokens, a long one on another thread; and tokens to text. Its owner closes it. */
 export class BackgroundTokenizer {
@@ -63,22 +58,31 @@ export class BackgroundTokenizer {
    * The tokens that `LlamaTokenizer.encode` gives. Rejects with KV_ABORTED, KV_CLOSED, KV_MODEL_INVALID when the tokenizer's files have
    * changed, and KV_INTERNAL when the worker ran out of memory or died otherwise; the next text gets another one.
    */
-  async encode(text: string, options: BackgroundEncodeOptions = {}): Promise<number[]> {
-    const { specialTokens, signal } = readOptions('BackgroundTokenizer.encode', options, encodeSpec);
-    return this.#encode(() => this.#tokenizer.spell(text, { specialTokens }), signal);
+  async encode(text: string, options: EncodeOptions = {}): Promise<number[]> {
+    const { specialTokens, signal } = readEncode(text, options, 'BackgroundTokenizer.encode');
+    return this.#encode({ text, specialTokens }, text.length, signal);
   }
 
-  /** The tokens that `LlamaTokenizer.encodeChat` gives: the template is filled in at once. Rejects as `encode` does, and with KV_MODEL_INVALID as `encodeChat` does there. */
+  /**
+   * The tokens that `LlamaTokenizer.encodeChat` gives; the template is filled in on the worker, too, where the conversation is long. Rejects as
+   * `encode` does, and with KV_MODEL_INVALID as `encodeChat` does there.
+   */
   async encodeChat(
-    messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>> = {}, options: Pick<BackgroundEncodeOptions, 'signal'> = {},
+    messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>> = {}, options: EncodeChatOptions = {},
   ): Promise<number[]> {
-    const { signal } = readOptions('BackgroundTokenizer.encodeChat', options, signalSpec);
-    return this.#encode(() => this.#tokenizer.spellChat(messages, values), signal);
+    const signal = readChatSignal(options, 'BackgroundTokenizer.encodeChat');
+    const chat = readChat(messages, values);
+    return this.#encode(chat, charactersOf(chat), signal);
   }
 
   /** Text of tokens, on this thread. */
   decode(tokens: readonly number[]): string {
     return this.#tokenizer.decode(tokens);
+  }
+
+  /** Bytes of a token as `LlamaTokenizer.bytesOf` gives them. */
+  bytesOf(token: number): Uint8Array | undefined {
+    return this.#tokenizer.bytesOf(token);
   }
 
   /** Text of an answer's tokens as they come, for one answer. */
@@ -96,10 +100,20 @@ export class BackgroundTokenizer {
     return this.close();
   }
 
-  #encode(spell: () => SpelledText, signal: AbortSignal | undefined): number[] | Promise<number[]> {
+  #encode(job: TokenizerJob, characters: number, signal: AbortSignal | undefined): number[] | Promise<number[]> {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'tokenize', owner: 'BackgroundTokenizer' });
-    if (signal?.aborted === true) throw createError('KV_ABORTED', { operation: 'tokenizing' }, { cause: signal.reason });
-    const spelled = spell();
-    return spelled.text.length < this.#minBackgroundCharacters ? this.#tokenizer.encodeSpelled(spelled) : this.#thread.encode(spelled, signal);
+    const encodeHere = (): number[] => ('text' in job ? this.#tokenizer.encode(job.text, { specialTokens: job.specialTokens }) : this.#tokenizer.encodeChat(job.messages, job.values));
+    if (characters < this.#minBackgroundCharacters) return encodeHere();
+    return this.#thread.encode(job, signal).catch((error: unknown) => {
+      if ((error as Error).name === 'DataCloneError') return encodeHere(); // a function among the values
+      throw error;
+    });
   }
+}
+
+/** About as many as the template writes. */
+function charactersOf({ messages, values }: ReturnType<typeof readChat>): number {
+  const text = messages.reduce((sum, { content }) => sum + content.length, charactersPerMessage * (messages.length - 1));
+  const { tools } = values;
+  return Array.isArray(tools) && tools.length > 0 ? text + JSON.stringify(tools).length : text;
 }

@@ -1,6 +1,6 @@
 // virtual-kv/llama: the reference engine: a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3) as an engine over a cache, and its tokenizer.
 
-export { BackgroundTokenizer, type BackgroundEncodeOptions, type BackgroundTokenizerOptions } from './background-tokenizer.js';
+export { BackgroundTokenizer, type BackgroundTokenizerOptions } from './background-tokenizer.js';
 export type { LlamaConfig, RopeScaling } from './config.js';
 export { readLlamaConfig } from './config.js';
 export { LlamaEngine, type LlamaOutput } from './engine.js';
@@ -10,4 +10,4 @@ export { LlamaModel, type LlamaLoadOptions, type LlamaModelOptions } from './mod
 export type { LlamaPass } from './pass-reader.js';
 export type { CopiedFile, CopyReason } from './weight-file.js';
 export { LlamaTokenizer, TextPieces } from './tokenizer.js';
-export type { ChatMessage, EncodeOptions } from './tokenizer-arguments.js';
+export type { ChatMessage, EncodeChatOptions, EncodeOptions } from './tokenizer-arguments.js';

@@ -10,6 +10,8 @@ import type { Json } from './config.js';
 export interface TokenizerFile {
   readonly added_tokens?: readonly { readonly id: number; readonly content: string; readonly special?: boolean }[] | undefined;
   readonly post_processor?: unknown;
+  readonly decoder?: unknown;
+  readonly pre_tokenizer?: unknown;
 }
 
 /** What a tokenizer is made of. */
@@ -33,12 +35,9 @@ export class SpecialTokens {
   /** Any special token, longest first; undefined: there are none. */
   readonly #pattern: RegExp | undefined;
   readonly #guard: string;
-  /** The part of the spellings that cannot be known. */
-  readonly nonce: string;
 
-  /** `nonce`: that of another, whose spelling this one is to have. */
-  constructor(file: TokenizerFile, nonce = randomBytes(9).toString('hex')) {
-    this.nonce = nonce;
+  constructor(file: TokenizerFile) {
+    const nonce = randomBytes(9).toString('hex'); // the part of the spellings that cannot be known
     this.#guard = `\uFDD0${nonce}\uFDD1`; // characters that Unicode has for such use and no text has
     const added = (file.added_tokens ?? []).map((token) => {
       if (token.special !== true || token.content === '') return token;
@@ -62,15 +61,13 @@ export class SpecialTokens {
     return this.#pattern === undefined ? text : text.replace(this.#pattern, (name) => this.#spellings.get(name)!);
   }
 
-  /** The same value with every special token in its strings broken up; the role of a message stays. */
-  guard<T>(value: T, key = ''): T {
-    if (typeof value === 'string') {
-      if (this.#pattern === undefined || key === 'role') return value;
-      return value.replace(this.#pattern, (name) => this.#broken(name)) as T;
-    }
+  /** The same value with every special token in its strings broken up, in names of members, too. */
+  guard<T>(value: T): T {
+    if (this.#pattern === undefined) return value;
+    if (typeof value === 'string') return value.replace(this.#pattern, (name) => this.#broken(name)) as T;
     if (Array.isArray(value)) return value.map((each: unknown) => this.guard(each)) as T;
     if (typeof value !== 'object' || value === null) return value;
-    return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, this.guard(each as unknown, name)])) as T;
+    return Object.fromEntries(Object.entries(value).map(([name, each]) => [this.guard(name), this.guard(each as unknown)])) as T;
   }
 
   /** The text without the marks of `guard`. */

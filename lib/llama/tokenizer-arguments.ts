@@ -1,15 +1,17 @@
 // What the methods of a tokenizer are given: texts, messages, tokens, and their checks. Throws KV_INVALID_OPTION and KV_UNKNOWN_OPTION. No state.
 
 import { createError } from '../base/errors.js';
-import { checkInteger, isOptionsObject, oneOf, readArray, readOptions, text, withDefault, withoutRevoked, type FieldPlace } from '../base/options.js';
+import { abortSignal, checkInteger, isOptionsObject, oneOf, optional, readArray, readOptions, text, withDefault, withoutRevoked, type FieldPlace } from '../base/options.js';
 import { elementsOf, typedArrayKind } from '../base/typed-arrays.js';
 
 /** One message of a conversation. */
 export interface ChatMessage {
   /** `system`, `user`, `assistant`, or what else the template knows: letters, digits, `_` and `-`. */
   readonly role: string;
-  /** The text; special tokens in it stay text. */
+  /** The text; special tokens in it stay text, and so in all that follows. */
   readonly content: string;
+  /** What else the template may read: `tool_calls`, `tool_call_id`, `name`, `reasoning_content`. */
+  readonly [more: string]: unknown;
 }
 
 /** Options of `LlamaTokenizer.encode`. */
@@ -19,15 +21,33 @@ export interface EncodeOptions {
    * user can end a turn or begin one. `parse`: they become the tokens. Default `text`.
    */
   readonly specialTokens?: 'text' | 'parse' | undefined;
+  /** Throws KV_ABORTED where it is aborted before; on a worker thread (`BackgroundTokenizer`) meanwhile, too. Default: none. */
+  readonly signal?: AbortSignal | undefined;
 }
 
+/** Options of `LlamaTokenizer.encodeChat`. */
+export type EncodeChatOptions = Pick<EncodeOptions, 'signal'>;
+
 export const specialTokensField = withDefault(oneOf(['text', 'parse']), 'text');
-const encodeSpec = { specialTokens: specialTokensField };
+const signalSpec = { signal: optional(abortSignal) };
+const encodeSpec = { ...signalSpec, specialTokens: specialTokensField };
 
 /** A prompt's text, and what becomes of special tokens in it. */
-export function readEncode(given: string, options: EncodeOptions | undefined) {
-  const owner = 'LlamaTokenizer.encode';
-  return { text: text(given, { owner, option: 'text' }), ...readOptions(owner, options, encodeSpec) };
+export function readEncode(given: string, options: EncodeOptions | undefined, owner = 'LlamaTokenizer.encode') {
+  const { specialTokens, signal } = readOptions(owner, options, encodeSpec);
+  checkSignal(signal);
+  return { text: text(given, { owner, option: 'text' }), specialTokens, signal };
+}
+
+/** The signal of `encodeChat`. Throws KV_ABORTED. */
+export function readChatSignal(options: EncodeChatOptions | undefined, owner = 'LlamaTokenizer.encodeChat'): AbortSignal | undefined {
+  const { signal } = readOptions(owner, options, signalSpec);
+  checkSignal(signal);
+  return signal;
+}
+
+function checkSignal(signal: AbortSignal | undefined): void {
+  if (signal?.aborted === true) throw createError('KV_ABORTED', { operation: 'tokenizing' }, { cause: signal.reason });
 }
 
 /** Copies of the messages, with whatever else a template may want of them; and the template's variables. */

@@ -1,4 +1,4 @@
-// TokenizerThread: tokenizes texts on a worker thread, one after the other in the order in which they came. The worker starts with the first
+// TokenizerThread: tokenizes texts and conversations on a worker thread, one after the other in the order in which they came. The worker starts with the first
 // text, and keeps the process alive only while a text is waited for. Where it dies, the text that it had under way fails, and the next one gets
 // another worker. For one thread; its owner closes it.
 
@@ -7,12 +7,12 @@ import { Worker } from 'node:worker_threads';
 
 import { createError } from '../base/errors.js';
 import { endedError, receivedError } from './model-error.js';
-import type { TokenizerAnswer } from './tokenizer-worker.js';
-import type { SpelledText, TokenizerSource } from './tokenizer.js';
+import type { TokenizerAnswer, TokenizerJob } from './tokenizer-worker.js';
+import type { TokenizerSource } from './tokenizer.js';
 
 /** A text that is to be tokenized. */
 interface Job {
-  readonly spelled: SpelledText;
+  readonly given: TokenizerJob;
   readonly resolve: (tokens: number[]) => void;
   readonly reject: (error: unknown) => void;
   /** Its caller has given up: the answer is dropped. */
@@ -35,13 +35,13 @@ export class TokenizerThread {
   }
 
   /**
-   * Tokens of a text. Rejects with KV_MODEL_INVALID when the tokenizer's files have changed, KV_ABORTED, KV_CLOSED, KV_INTERNAL when the
+   * Tokens of a text, or of a conversation. Rejects with KV_MODEL_INVALID when the tokenizer's files have changed, KV_ABORTED, KV_CLOSED, KV_INTERNAL when the
    * worker has died, and what the tokenizer library throws.
    */
-  encode(spelled: SpelledText, signal?: AbortSignal): Promise<number[]> {
+  encode(given: TokenizerJob, signal?: AbortSignal): Promise<number[]> {
     return new Promise((resolve, reject) => {
       if (this.#closed !== undefined) throw closedError();
-      const job: Job = { spelled, resolve: settled(resolve), reject: settled(reject), isOver: false };
+      const job: Job = { given, resolve: settled(resolve), reject: settled(reject), isOver: false };
       const abort = (): void => {
         this.#waiting.delete(job);
         job.reject(createError('KV_ABORTED', { operation: 'tokenizing' }, { cause: signal?.reason }));
@@ -82,8 +82,8 @@ export class TokenizerThread {
       this.#running = job;
       try {
         this.#worker ??= this.#start();
-        this.#worker.postMessage(job.spelled);
-      } catch (error) { // no thread could be started
+        this.#worker.postMessage(job.given);
+      } catch (error) { // no thread could be started, or what is given cannot go to one
         this.#end((failed) => { failed.reject(error); });
       }
     }

@@ -10,20 +10,13 @@ import { callable, checkInteger, string } from '../base/options.js';
 import type { Json } from './config.js';
 import { modelError } from './model-error.js';
 import { SpecialTokens } from './special-tokens.js';
-import { readChat, readEncode, readTokens, type ChatMessage, type EncodeOptions } from './tokenizer-arguments.js';
+import { TokenBytes } from './token-bytes.js';
+import { readChat, readChatSignal, readEncode, readTokens, type ChatMessage, type EncodeChatOptions, type EncodeOptions } from './tokenizer-arguments.js';
 import { readTokenizerFiles } from './tokenizer-files.js';
-
-/** A prompt's text as the tokenizer library takes it: where special tokens are meant, they have their secret spelling. */
-export interface SpelledText {
-  readonly text: string;
-  /** Whether the tokenizer puts its own tokens around it. */
-  readonly addsTokens: boolean;
-}
 
 /** What makes the same tokenizer again, on another thread. */
 export interface TokenizerSource {
   readonly model: string;
-  readonly nonce: string;
   readonly digest: string;
 }
 
@@ -35,6 +28,7 @@ export class LlamaTokenizer {
   readonly #model: string;
   readonly #tokenizer: InstanceType<TokenizerLibrary['Tokenizer']>;
   readonly #special: SpecialTokens;
+  readonly #bytes: TokenBytes;
   readonly #config: Json;
   readonly #digest: string;
   readonly #template: InstanceType<TemplateLibrary['Template']> | undefined;
@@ -53,6 +47,7 @@ export class LlamaTokenizer {
     this.#config = config;
     this.#digest = digest;
     this.#special = attempt(`${file} cannot be used`, () => new SpecialTokens(tokenizer));
+    this.#bytes = new TokenBytes(tokenizer);
     this.#tokenizer = attempt(`${file} cannot be used`, () => new Tokenizer(this.#special.file, config));
     this.#template = template === undefined ? undefined
       : attempt(`${model}: its chat template cannot be used`, () => new Template(template));
@@ -76,17 +71,19 @@ export class LlamaTokenizer {
   }
 
   /** Tokens of a plain text, with whatever the tokenizer puts around one. */
-  encode(text: string, options?: EncodeOptions): number[] {
-    return this.encodeSpelled(this.spell(text, options));
+  encode(given: string, options?: EncodeOptions): number[] {
+    const { text, specialTokens } = readEncode(given, options);
+    return this.#tokenizer.encode(specialTokens === 'parse' ? this.#special.spell(text) : text, { add_special_tokens: true }).ids;
   }
 
   /**
    * Tokens of a conversation, up to where the model is to answer; the template itself puts the first token there. Special tokens in the
-   * messages stay text; `values` are variables for the template besides (`enable_thinking`, say). Throws KV_MODEL_INVALID when there is no
-   * chat template, or it does not take these messages.
+   * messages and values stay text; `values` are variables for the template besides (`tools`, `enable_thinking`). Throws KV_MODEL_INVALID
+   * when there is no chat template, or it does not take these messages.
    */
-  encodeChat(messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>> = {}): number[] {
-    return this.encodeSpelled(this.spellChat(messages, values));
+  encodeChat(messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>> = {}, options?: EncodeChatOptions): number[] {
+    readChatSignal(options);
+    return this.#tokenizer.encode(this.#fillTemplate(messages, values), { add_special_tokens: false }).ids;
   }
 
   /** Text of tokens as it is, without the special ones and those that only fill the vocabulary up. */
@@ -94,6 +91,15 @@ export class LlamaTokenizer {
     const known = readTokens(tokens).filter((token) => this.#tokenizer.id_to_token(token) !== undefined);
     if (known.length === 0) return '';
     return this.#tokenizer.decode(known, { skip_special_tokens: true, clean_up_tokenization_spaces: false });
+  }
+
+  /**
+   * Bytes of a token, also where they are a part of a character; undefined for a special one, and where its text depends on those before
+   * it.
+   */
+  bytesOf(token: number): Uint8Array | undefined {
+    const name = this.#tokenizer.id_to_token(token);
+    return name === undefined ? undefined : this.#bytes.of(name);
   }
 
   /** Text of an answer's tokens as they come, for one answer. */
@@ -107,14 +113,13 @@ export class LlamaTokenizer {
     return (token) => pieces.push(token);
   }
 
-  /** What `encode` tokenizes. @internal */
-  spell(given: string, options?: EncodeOptions): SpelledText {
-    const { text, specialTokens } = readEncode(given, options);
-    return { text: specialTokens === 'parse' ? this.#special.spell(text) : text, addsTokens: true };
+  /** For the same tokenizer on another thread. @internal */
+  get source(): TokenizerSource {
+    return { model: this.#model, digest: this.#digest };
   }
 
-  /** What `encodeChat` tokenizes. @internal */
-  spellChat(given: readonly ChatMessage[], variables: Readonly<Record<string, unknown>> = {}): SpelledText {
+  /** A conversation as the template writes it, with special tokens in the spelling that the tokenizer knows. */
+  #fillTemplate(given: readonly ChatMessage[], variables: Readonly<Record<string, unknown>>): string {
     const { messages, values } = readChat(given, variables);
     const template = this.#template;
     if (template === undefined) throw modelError(`${this.#model} has no chat template: give a plain prompt.`);
@@ -122,20 +127,10 @@ export class LlamaTokenizer {
     if (strange !== undefined) throw modelError(`${JSON.stringify(strange.role)} is no role. A role has letters, digits, _ and - only.`);
     const what = `${this.#model}: its chat template does not take these messages`;
     const text = attempt(what, () => template.render({
-      ...values, messages: messages.map((message) => this.#special.guard(message)), add_generation_prompt: true,
-      bos_token: this.#named('bos_token'), eos_token: this.#named('eos_token'),
+      ...this.#special.guard(values), messages: messages.map(({ role, ...more }) => ({ ...this.#special.guard(more), role })),
+      add_generation_prompt: true, bos_token: this.#named('bos_token'), eos_token: this.#named('eos_token'),
     }), (message) => this.#special.unguard(message));
-    return { text: this.#special.unguard(this.#special.spell(text)), addsTokens: false };
-  }
-
-  /** The last step of encoding, and the one that takes long. @internal */
-  encodeSpelled({ text, addsTokens }: SpelledText): number[] {
-    return this.#tokenizer.encode(text, { add_special_tokens: addsTokens }).ids;
-  }
-
-  /** For the same tokenizer on another thread. @internal */
-  get source(): TokenizerSource {
-    return { model: this.#model, nonce: this.#special.nonce, digest: this.#digest };
+    return this.#special.unguard(this.#special.spell(text));
   }
 
   /** A special token's text: some files write an object. */

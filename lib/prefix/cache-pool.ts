@@ -45,6 +45,9 @@ const bound = reasonNumber('bound');
 const cleared = reasonNumber('cleared');
 const overQuota = reasonNumber('quota');
 
+/** Requests by whose ends ages are counted; bounds of ages are at most this. */
+const endsKept = 1_024;
+
 export class CachePool {
   readonly #options: PoolOptions;
   readonly #nodes: NodeTable;
@@ -54,6 +57,10 @@ export class CachePool {
   /** Rows of its nodes. Read only. */
   rows = 0;
   #releases = 0;
+  /** Of these, those of requests: transfers of the cache's own are none. */
+  #requests = 0;
+  /** [request % endsKept]: releases when it ended. */
+  readonly #requestEnds = new Float64Array(endsKept);
   /** The request of the path that was released last. */
   readonly #request = { promptTokens: 0, newTokens: 0, answerTokens: 0 };
 
@@ -103,19 +110,19 @@ export class CachePool {
     this.#quota?.add(node, rows);
   }
 
-  /** Counts its rows by age. Where there are more than `maxNodes` nodes, looks at every second, third, …, which count for the others too. */
+  /** Counts its rows by age, in requests that ended since, up to bounds of at most 1,024. Where there are more than `maxNodes` nodes, looks at every second, third, …, which count for the others too. */
   rowsByAge(bounds: readonly number[], maxNodes: number): RowsByAge {
     const nodes = this.#nodes;
     const rows = new Array<number>(bounds.length + 1).fill(0);
     const step = Math.max(1, Math.ceil(nodes.end / maxNodes));
+    const since = bounds.map((requests) => (requests > this.#requests ? 0 : this.#requestEnds[(this.#requests - requests) % endsKept]!));
     for (let node = 0; node < nodes.end; node += step) {
       if (!nodes.isUsed(node) || nodes.pins[node] !== 0 || nodes.parent[node]! < 0) continue;
-      const age = this.#releases - nodes.lastUse[node]! + 1;
       let at = 0;
-      while (at < bounds.length && age > bounds[at]!) at += 1;
+      while (at < bounds.length && nodes.lastUse[node]! < since[at]!) at += 1;
       rows[at]! += step * this.#options.ledger.ownRows(node);
     }
-    return { rows, requests: this.#releases };
+    return { rows, requests: this.#requests };
   }
 
   /** The path is over. What no other path uses goes into the pool as the most recent, as the bounds allow. */
@@ -124,6 +131,7 @@ export class CachePool {
     const { uses, lastUse, level, parent, tenant } = this.#nodes;
     const owner = tenant[node]!;
     this.#releases += 1;
+    if (!isTransfer) this.#requestEnds[this.#requests++ % endsKept] = this.#releases;
     for (let above = node; above >= 0; above = parent[above]!) {
       if (!isTransfer) uses[above]! += 1;
       lastUse[above] = this.#releases;

@@ -1,15 +1,17 @@
-// Answer: one choice of a response: the text of a token stream, piece by piece, up to a stop string, and how likely its tokens were. It
-// has one reader. The request of the scheduler ends with it: where the reader leaves, as cancelled.
+// Answer: one choice of a response: the text of a token stream, piece by piece, up to a stop string, parted into what a chat's answer
+// consists of, and how likely its tokens were. It has one reader. The request of the scheduler ends with it: where the reader leaves, as
+// cancelled.
 
 import type { TokenLogProbability, TokenStream } from '../index.js';
+import type { ChatDelta, ChatText } from './chat-text.js';
 import type { Logprobs } from './logprobs.js';
 
 /** As OpenAI's API says why an answer ended. */
-export type FinishWord = 'stop' | 'length';
+export type FinishWord = 'stop' | 'length' | 'tool_calls';
 
 /** What came next of an answer. */
 export interface AnswerPart {
-  readonly text: string;
+  readonly deltas: readonly ChatDelta[];
   /** Of the tokens that came since the last part; none where they were not asked for. */
   readonly logProbabilities: readonly TokenLogProbability[];
 }
@@ -20,19 +22,31 @@ export interface AnswerOptions {
   readonly stream: TokenStream;
   /** Writes its log-probabilities; undefined: they were not asked for. */
   readonly logprobs: Logprobs | undefined;
+  /** Parts the text of a chat; undefined: it is the answer as it is. */
+  readonly chatText: ChatText | undefined;
+  /** What stands before the answer: its prompt, where that is asked for. */
+  readonly echo: AnswerPart | undefined;
+  /** Whether no token was asked for: the one that is computed is not shown. */
+  readonly isEmpty: boolean;
 }
 
 export class Answer {
   readonly index: number;
   readonly logprobs: Logprobs | undefined;
   readonly #stream: TokenStream;
+  readonly #chatText: ChatText | undefined;
+  readonly #echo: AnswerPart | undefined;
+  readonly #isEmpty: boolean;
   #tokens = 0;
   #finishReason: FinishWord | undefined;
 
-  constructor({ index, stream, logprobs }: AnswerOptions) {
+  constructor({ index, stream, logprobs, chatText, echo, isEmpty }: AnswerOptions) {
     this.index = index;
     this.logprobs = logprobs;
     this.#stream = stream;
+    this.#chatText = chatText;
+    this.#echo = echo;
+    this.#isEmpty = isEmpty;
   }
 
   /** Tokens of the answer, those of a stop string included; 0 before its end. */
@@ -57,17 +71,22 @@ export class Answer {
 
   /** Its parts as they come, none of them empty. Throws what ended the request. */
   async *parts(): AsyncGenerator<AnswerPart, void, undefined> {
+    if (this.#echo !== undefined) yield this.#echo;
     let given = 0;
-    const next = (): readonly TokenLogProbability[] => {
-      const news = this.#stream.logProbabilities?.slice(given) ?? [];
-      given += news.length;
-      return news;
+    const partOf = (deltas: readonly ChatDelta[]): AnswerPart => {
+      const logProbabilities = this.#stream.logProbabilities?.slice(given) ?? [];
+      given += logProbabilities.length;
+      return { deltas, logProbabilities };
     };
-    for await (const text of this.#stream.pieces()) yield { text, logProbabilities: next() };
+    const hasSome = ({ deltas, logProbabilities }: AnswerPart): boolean => !this.#isEmpty && deltas.length + logProbabilities.length > 0;
+    for await (const text of this.#stream.pieces()) {
+      const part = partOf(this.#chatText?.push(text) ?? [{ content: text }]);
+      if (hasSome(part)) yield part;
+    }
     const { finishReason, tokens } = await this.#stream.result;
-    const logProbabilities = next();
-    if (logProbabilities.length > 0) yield { text: '', logProbabilities };
-    this.#tokens = tokens.length;
-    this.#finishReason = finishReason;
+    const part = partOf(this.#chatText?.end() ?? []);
+    if (hasSome(part)) yield part;
+    this.#tokens = this.#isEmpty ? 0 : tokens.length;
+    this.#finishReason = this.#isEmpty ? 'length' : finishReason === 'stop' && this.#chatText?.hasCalls === true ? 'tool_calls' : finishReason;
   }
 }

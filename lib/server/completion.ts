@@ -6,6 +6,7 @@ import { randomUUID } from 'node:crypto';
 import type { TokenLogProbability } from '../index.js';
 import { Answer, type AnswerPart, type FinishWord } from './answer.js';
 import type { CompletionKind } from './api-request.js';
+import type { ChatDelta } from './chat-text.js';
 
 export interface CompletionOptions {
   readonly kind: CompletionKind;
@@ -60,14 +61,14 @@ export class Completion {
   /** The whole response. Throws what ended an answer, after it has ended the others. */
   async whole(): Promise<object> {
     const { kind, answers } = this.#options;
-    const texts = answers.map(() => '');
     const lists = answers.map((): TokenLogProbability[] => []);
-    await this.#each(({ answer, text, logProbabilities }) => {
-      texts[answer.index] += text;
+    const deltas = answers.map((): ChatDelta[] => []);
+    await this.#each(({ answer, deltas: news, logProbabilities }) => {
+      deltas[answer.index]!.push(...news);
       lists[answer.index]!.push(...logProbabilities);
     });
     const choices = answers.map(({ index, finishReason, logprobs }) => ({
-      index, ...(kind === 'chat' ? { message: { role: 'assistant', content: texts[index]!, refusal: null } } : { text: texts[index]! }),
+      index, ...kind === 'chat' ? { message: messageOf(deltas[index]!) } : { text: textOf(deltas[index]!, 'content') },
       logprobs: logprobs?.write(lists[index]!) ?? null, finish_reason: finishReason,
     }));
     return { ...this.#head(kind === 'chat' ? 'chat.completion' : 'text_completion'), choices, usage: this.usage };
@@ -78,14 +79,24 @@ export class Completion {
     const { kind, answers } = this.#options;
     const head = this.#head(kind === 'chat' ? 'chat.completion.chunk' : 'text_completion');
     const usage = includesUsage ? { usage: null } : {};
-    const chunkOf = (index: number, delta: object, text: string, logprobs: object | null, finishReason: FinishWord | null): object => ({
-      ...head, choices: [{ index, ...(kind === 'chat' ? { delta } : { text }), logprobs, finish_reason: finishReason }], ...usage,
+    const chunkOf = (index: number, what: object, logprobs: object | null, finishReason: FinishWord | null): object => ({
+      ...head, choices: [{ index, ...what, logprobs, finish_reason: finishReason }], ...usage,
     });
+    const calls = answers.map(() => 0);
+    const written = (index: number, delta: ChatDelta): object => {
+      if (kind === 'text') return { text: 'content' in delta ? delta.content : '' };
+      return { delta: 'call' in delta ? { tool_calls: [{ index: calls[index]!++, ...delta.call }] } : delta };
+    };
     try {
-      if (kind === 'chat') for (const { index } of answers) yield chunkOf(index, { role: 'assistant', content: '' }, '', null, null);
-      for await (const { answer, text, logProbabilities, finishReason } of merge(answers.map(partsOf))) {
-        const logprobs = logProbabilities.length === 0 ? null : answer.logprobs?.write(logProbabilities) ?? null;
-        yield chunkOf(answer.index, finishReason === null ? { content: text } : {}, text, logprobs, finishReason);
+      if (kind === 'chat') for (const { index } of answers) yield chunkOf(index, { delta: { role: 'assistant', content: '' } }, null, null);
+      for await (const { answer, deltas, logProbabilities, finishReason } of merge(answers.map(partsOf))) {
+        const { index } = answer;
+        let logprobs = logProbabilities.length === 0 ? null : answer.logprobs?.write(logProbabilities) ?? null;
+        for (const delta of deltas.length === 0 && logprobs !== null ? [{ content: '' }] : deltas) {
+          yield chunkOf(index, written(index, delta), logprobs, null);
+          logprobs = null; // with the first
+        }
+        if (finishReason !== null) yield chunkOf(index, kind === 'chat' ? { delta: {} } : { text: '' }, null, finishReason);
       }
       if (includesUsage) yield { ...head, choices: [], usage: this.usage };
     } finally {
@@ -107,10 +118,23 @@ export class Completion {
   }
 }
 
+function textOf(deltas: readonly ChatDelta[], name: 'content' | 'reasoning_content'): string {
+  return deltas.map((delta) => (delta as Readonly<Record<string, unknown>>)[name] ?? '').join('');
+}
+
+function messageOf(deltas: readonly ChatDelta[]): object {
+  const calls = deltas.flatMap((delta) => ('call' in delta ? [delta.call] : []));
+  const [content, reasoning] = [textOf(deltas, 'content'), textOf(deltas, 'reasoning_content')];
+  return {
+    role: 'assistant', content: content === '' && calls.length > 0 ? null : content, refusal: null,
+    ...reasoning === '' ? {} : { reasoning_content: reasoning }, ...calls.length === 0 ? {} : { tool_calls: calls },
+  };
+}
+
 /** The pieces of an answer, and at last why it ended. */
 async function* partsOf(answer: Answer): AsyncGenerator<Part, void, undefined> {
   for await (const part of answer.parts()) yield { answer, ...part, finishReason: null };
-  yield { answer, text: '', logProbabilities: [], finishReason: answer.finishReason! };
+  yield { answer, deltas: [], logProbabilities: [], finishReason: answer.finishReason! };
 }
 
 /** Yields what all yield, each value as it comes; one of each is fetched ahead. Throws what the first throws; leaves all when it is left. */

@@ -1,35 +1,74 @@
-// Connections: a signal for each that is aborted when its client leaves, which ends all requests that came through it, those that are
-// pipelined behind another too; and the end of connections whose client does not read its answer, asks nothing more, or still sends a
-// request that is refused.
+// Connections: those that are open, and how many of them: a signal for each that is aborted when its client leaves, which ends all requests
+// that came through it, those that are pipelined behind another too; the end of those whose client does not read its answer, asks nothing
+// more, or still sends a request that is refused; and room for others where one address has too many, by those of it that ask nothing.
 
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
-import type { Socket } from 'node:net';
+import { isIPv6, type Socket } from 'node:net';
 
 /** How long a client may go on sending after its request was refused. */
 const lingerMs = 1_000;
 
-export class Connections {
-  readonly #signals = new WeakMap<Socket, AbortController>();
-  /** Requests that are not answered. */
-  readonly #open = new WeakMap<Socket, number>();
+export interface ConnectionsOptions {
+  /** Ms without traffic after which one that reads or asks nothing is closed. Node closes those between requests (`keepAliveTimeout`). */
+  readonly stallTimeoutMs: number;
+  /** At a time. */
+  readonly most: number;
+  /** From one address; of IPv6 from one network of 64 bits. */
+  readonly mostPerAddress: number;
+  /** Says why to a client for whom there is no room. */
+  readonly onFull: (socket: Socket) => void;
+}
 
-  constructor(server: Server, stallTimeoutMs: number) {
+interface Connection {
+  readonly address: string;
+  readonly controller: AbortController;
+  /** Answers that are not whole. */
+  readonly responses: Set<ServerResponse>;
+  hasAsked: boolean;
+}
+
+export class Connections {
+  /** In the order in which they were last in use. */
+  readonly #open = new Map<Socket, Connection>();
+  readonly #counts = new Map<string, number>();
+
+  constructor(server: Server, { stallTimeoutMs, most, mostPerAddress, onFull }: ConnectionsOptions) {
     server.on('connection', (socket: Socket) => {
-      this.#controllerOf(socket);
+      const address = networkOf(socket.remoteAddress ?? '');
+      const isFull = this.#open.size >= most || (this.#counts.get(address) ?? 0) >= mostPerAddress;
+      const hasRoom = !isFull || this.#closeIdle((this.#counts.get(address) ?? 0) >= mostPerAddress ? address : this.#busiest());
+      this.#enter(socket, address);
+      if (!hasRoom) onFull(socket);
     });
     server.on('request', ({ socket }: { readonly socket: Socket }, response: ServerResponse) => {
-      this.#open.set(socket, this.#openOf(socket) + 1);
-      response.once('close', () => { this.#open.set(socket, this.#openOf(socket) - 1); });
+      const connection = this.#open.get(socket);
+      if (connection === undefined) return;
+      connection.hasAsked = true;
+      connection.responses.add(response);
+      response.once('close', () => {
+        connection.responses.delete(response);
+        if (this.#open.delete(socket)) this.#open.set(socket, connection); // the last in use
+      });
     });
-    // Without traffic for so long, or for Node's keep-alive time between requests. A client that waits for its answer has nothing to read.
+    // A client that waits for its answer has nothing to read.
     server.setTimeout(stallTimeoutMs, (socket: Socket) => {
-      if (socket.writableLength > 0 || this.#openOf(socket) === 0) socket.destroy();
+      if (socket.writableLength > 0 || (this.#open.get(socket)?.responses.size ?? 0) === 0) socket.destroy();
     });
+  }
+
+  /** Connections that are open. */
+  get count(): number {
+    return this.#open.size;
   }
 
   /** Aborted when the connection is closed. */
   signalOf(socket: Socket): AbortSignal {
-    return this.#controllerOf(socket).signal;
+    return this.#open.get(socket)?.controller.signal ?? AbortSignal.abort();
+  }
+
+  /** Whether nothing of an answer is under way on it, so that another text may be written. */
+  isSilent(socket: Socket): boolean {
+    return socket.writable && ![...this.#open.get(socket)?.responses ?? []].some(({ headersSent }) => headersSent);
   }
 
   /**
@@ -39,24 +78,65 @@ export class Connections {
   discardRest(incoming: IncomingMessage): void {
     const { socket } = incoming;
     incoming.resume();
-    socket.destroySoon = () => { // called by Node once the answer is written
-      socket.end();
-      const timer = setTimeout(() => { socket.destroy(); }, lingerMs);
-      socket.once('close', () => { clearTimeout(timer); });
-    };
+    socket.destroySoon = () => { endSlowly(socket); }; // called by Node once the answer is written
   }
 
-  #openOf(socket: Socket): number {
-    return this.#open.get(socket) ?? 0;
+  #enter(socket: Socket, address: string): void {
+    const connection = { address, controller: new AbortController(), responses: new Set<ServerResponse>(), hasAsked: false };
+    this.#open.set(socket, connection);
+    this.#counts.set(address, (this.#counts.get(address) ?? 0) + 1);
+    socket.once('close', () => {
+      this.#leave(socket);
+      connection.controller.abort();
+    });
   }
 
-  #controllerOf(socket: Socket): AbortController {
-    const known = this.#signals.get(socket);
-    if (known !== undefined) return known;
-    const controller = new AbortController();
-    this.#signals.set(socket, controller);
-    if (socket.destroyed) controller.abort();
-    else socket.once('close', () => { controller.abort(); });
-    return controller;
+  #leave(socket: Socket): void {
+    const connection = this.#open.get(socket);
+    if (connection === undefined) return;
+    this.#open.delete(socket);
+    const left = this.#counts.get(connection.address)! - 1;
+    if (left > 0) this.#counts.set(connection.address, left);
+    else this.#counts.delete(connection.address);
   }
+
+  #busiest(): string {
+    let [busiest, most] = ['', 0];
+    for (const [address, count] of this.#counts) if (count > most) [busiest, most] = [address, count];
+    return busiest;
+  }
+
+  /** Closes one from this address that has asked nothing yet, else the one that has asked nothing for longest. Returns whether there was one. */
+  #closeIdle(address: string): boolean {
+    let idle: Socket | undefined;
+    for (const [socket, { address: from, responses, hasAsked }] of this.#open) {
+      if (from !== address || responses.size > 0) continue;
+      if (!hasAsked) {
+        idle = socket;
+        break;
+      }
+      idle ??= socket;
+    }
+    if (idle === undefined) return false;
+    this.#leave(idle);
+    idle.destroy();
+    return true;
+  }
+}
+
+/** Ends a connection once its client does, or after a while; what it sends until then is discarded. */
+export function endSlowly(socket: Socket, lastWords = ''): void {
+  socket.end(lastWords);
+  const timer = setTimeout(() => { socket.destroy(); }, lingerMs);
+  socket.once('close', () => { clearTimeout(timer); });
+}
+
+/** An address of IPv4; of IPv6 the network of 64 bits, of which one client has all addresses. */
+function networkOf(address: string): string {
+  if (!isIPv6(address) || address.startsWith('::ffff:')) return address.replace('::ffff:', '');
+  const [head = '', tail] = address.split('::');
+  const groups = head === '' ? [] : head.split(':');
+  const behind = tail === undefined || tail === '' ? [] : tail.split(':');
+  while (groups.length + behind.length < 8) groups.push('0');
+  return [...groups, ...behind].slice(0, 4).join(':');
 }

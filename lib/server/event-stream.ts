@@ -1,27 +1,40 @@
-// Writes server-sent events: an event for each object as JSON, then `[DONE]`. It reads its source no faster than the client reads. An
-// error after the first event is an event of its own; before it nothing is written, and the error is thrown.
+// Writes server-sent events: an event for each object as JSON, then `[DONE]`. It reads its source no faster than the client reads. The
+// headers go at once, and a comment whenever nothing has come for a while, so that no proxy takes a long prompt for a dead server. An error
+// is an event of its own, the last.
 
 import type { ServerResponse } from 'node:http';
 
 import { httpErrorOf } from './http-error.js';
 
-/** Throws what `events` throws before its first object. Never rejects after that. */
+export interface EventStreamOptions {
+  readonly headers: Readonly<Record<string, string>>;
+  /** Ms without an event after which there is a comment. */
+  readonly commentMs: number;
+  readonly onError: (error: unknown) => void;
+}
+
+/** Never rejects. */
 export async function writeEvents(
-  response: ServerResponse, headers: Readonly<Record<string, string>>, events: AsyncGenerator<object, void, undefined>, onError: (error: unknown) => void,
+  response: ServerResponse, events: AsyncGenerator<object, void, undefined>, { headers, commentMs, onError }: EventStreamOptions,
 ): Promise<void> {
-  const first = await events.next();
   response.writeHead(200, { ...headers, 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache', 'x-accel-buffering': 'no' });
+  response.flushHeaders();
+  const timer = setTimeout(() => {
+    if (!response.destroyed && response.writableLength === 0) response.write(':\n\n'); // else the client does not read
+    timer.refresh();
+  }, commentMs);
   try {
-    for (let next = first; next.done !== true; next = await events.next()) {
-      if (!response.write(eventOf(JSON.stringify(next.value)))) await drained(response);
+    for await (const event of events) {
+      if (!response.write(eventOf(JSON.stringify(event)))) await drained(response);
       if (response.destroyed) return;
+      timer.refresh();
     }
     response.end(eventOf('[DONE]'));
   } catch (error) {
     onError(error);
     response.end(eventOf(JSON.stringify(httpErrorOf(error).body)));
   } finally {
-    void events.return(undefined);
+    clearTimeout(timer);
   }
 }
 

@@ -1,15 +1,17 @@
 // Logprobs: log-probabilities of an answer's tokens, as OpenAI's API writes them. A token's text is what it adds behind other text, so
-// that no space at its start is lost; a token with a part of a character reads U+FFFD, and its bytes are not known.
+// that no space at its start is lost; a token with a part of a character reads U+FFFD, and `bytes` has what it is made of where the tokenizer
+// knows that.
 
-import type { AnswerTokenizer, TokenLogProbability } from '../index.js';
+import type { TokenLogProbability } from '../index.js';
 import type { CompletionKind } from './api-request.js';
+import type { ServedTokenizer } from './server-options.js';
 
 /** What is written for a token that is impossible: JSON has no -Infinity. */
 const impossible = -9_999;
 
 export interface LogprobsOptions {
   readonly kind: CompletionKind;
-  readonly tokenizer: AnswerTokenizer;
+  readonly tokenizer: ServedTokenizer;
   /** A token of a letter, behind which others show all of their text. */
   readonly letter: number;
 }
@@ -25,7 +27,7 @@ export class Logprobs {
     this.#options = options;
   }
 
-  /** The next tokens as `logprobs` of a choice. */
+  /** The next tokens as `logprobs` of a choice; NaN: nothing stands before the token. */
   write(tokens: readonly TokenLogProbability[]): object {
     return this.#options.kind === 'chat' ? { content: tokens.map((each) => this.#content(each)), refusal: null } : this.#lists(tokens);
   }
@@ -33,7 +35,7 @@ export class Logprobs {
   #content(given: TokenLogProbability): object {
     const of = ({ token, logProbability }: Omit<TokenLogProbability, 'best'>): object => {
       const text = this.#textOf(token);
-      return { token: text, logprob: Math.max(impossible, logProbability), bytes: text.includes('\uFFFD') ? null : [...Buffer.from(text)] };
+      return { token: text, logprob: Math.max(impossible, logProbability), bytes: this.#bytesOf(token, text) };
     };
     return { ...of(given), top_logprobs: given.best.map(of) };
   }
@@ -45,8 +47,8 @@ export class Logprobs {
       return offset;
     });
     return {
-      tokens: tokens.map(({ token }) => this.#textOf(token)), token_logprobs: tokens.map(({ logProbability }) => Math.max(impossible, logProbability)),
-      top_logprobs: tokens.map((each) => this.#top(each)), text_offset: offsets,
+      tokens: tokens.map(({ token }) => this.#textOf(token)), token_logprobs: tokens.map(({ logProbability }) => (Number.isNaN(logProbability) ? null : Math.max(impossible, logProbability))),
+      top_logprobs: tokens.map((each) => (Number.isNaN(each.logProbability) ? null : this.#top(each))), text_offset: offsets,
     };
   }
 
@@ -55,6 +57,12 @@ export class Logprobs {
     const top: Record<string, number> = Object.create(null) as Record<string, number>;
     for (const each of [...best, { token, logProbability }]) top[this.#textOf(each.token)] ??= Math.max(impossible, each.logProbability);
     return top;
+  }
+
+  #bytesOf(token: number, text: string): readonly number[] | null {
+    const bytes = this.#options.tokenizer.bytesOf?.(token);
+    if (bytes !== undefined) return [...bytes];
+    return text.includes('\uFFFD') ? null : [...Buffer.from(text)];
   }
 
   #textOf(token: number): string {

@@ -2,13 +2,14 @@
 // server and closes the scheduler; cache, engine and model are the caller's. For the scheduler's thread.
 
 import { once } from 'node:events';
-import { createServer, type Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { createServer, type IncomingMessage, type Server } from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 
-import { createError } from '../base/errors.js';
+import { createError, type ErrorDetails } from '../base/errors.js';
 import { callable, integer, readOptions, string, withDefault } from '../base/options.js';
-import { ApiKeys } from './api-keys.js';
-import { Connections } from './connections.js';
+import { Connections, endSlowly } from './connections.js';
+import { bareAnswer, httpErrorOf, requestIdOf } from './http-error.js';
 import { loadHono } from './load-hono.js';
 import { routesOf } from './routes.js';
 import { ServerMetrics } from './server-metrics.js';
@@ -33,8 +34,6 @@ export class ModelServer {
   readonly #server: Server;
   readonly #closing = new AbortController();
   #closed: Promise<void> | undefined;
-  /** Connections that are open. */
-  #openConnections = 0;
 
   /**
    * Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION, and KV_DEPENDENCY_MISSING where hono is not installed. `onError`: told of errors that are
@@ -44,25 +43,35 @@ export class ModelServer {
   constructor(options: ModelServerOptions, onError: (error: unknown) => void = () => {}, load?: (name: string) => unknown) {
     this.#options = readServerOptions(options);
     callable()(onError, { owner: 'ModelServer', option: 'onError' });
-    const { scheduler, requestTimeoutMs, stallTimeoutMs, maxConnections, apiKeys, modelName } = this.#options;
+    const { scheduler, requestTimeoutMs, stallTimeoutMs, keepAliveMs, maxConnections, maxConnectionsPerAddress, modelName } = this.#options;
     const framework = loadHono(load);
     const requestTimeout = Math.ceil(requestTimeoutMs); // Node refuses fractions
-    const server = createServer({ requestTimeout, headersTimeout: requestTimeout, connectionsCheckingInterval: Math.min(1_000, requestTimeout) });
-    this.#server = server;
-    server.maxConnections = maxConnections;
-    server.on('connection', (socket) => {
-      this.#openConnections += 1;
-      socket.once('close', () => { this.#openConnections -= 1; });
+    const server = createServer({
+      requestTimeout, headersTimeout: requestTimeout, connectionsCheckingInterval: Math.min(1_000, requestTimeout), keepAliveTimeout: keepAliveMs,
     });
-    const connections = (): number => this.#openConnections;
+    this.#server = server;
+    const open = new Connections(server, {
+      stallTimeoutMs, most: maxConnections, mostPerAddress: maxConnectionsPerAddress, onFull: (socket) => { refuse(socket, tooManyConnections()); },
+    });
+    /** Answers what no route sees. */
+    const refuse = (socket: Duplex, error: unknown): void => {
+      metrics?.countResponse(httpErrorOf(error).status);
+      endSlowly(socket as Socket, bareAnswer(error));
+    };
+    server.on('clientError', (error: NodeJS.ErrnoException, socket: Duplex) => {
+      if (open.isSilent(socket as Socket) && error.code !== 'ECONNRESET') refuse(socket, parserErrorOf(error));
+      else if (socket.writable) socket.destroy(); // else it ends already
+    });
+    server.on('connect', (_, socket: Duplex) => { refuse(socket, parserErrorOf({ code: 'CONNECT' })); });
+    server.on('checkExpectation', ({ socket }: IncomingMessage) => { refuse(socket, parserErrorOf({ code: 'EXPECT' })); });
+    const connections = (): number => open.count;
     const isClosing = (): boolean => this.#isClosing;
+    const metrics = ServerMetrics.open({ cache: scheduler.cache, scheduler, connections }, load);
     const app = routesOf({ // `created` is a date for the client, of the wall clock
-      framework, options: this.#options, keys: new ApiKeys(apiKeys), submission: new Submission(this.#options),
-      connections: new Connections(server, stallTimeoutMs),
-      metrics: ServerMetrics.open({ cache: scheduler.cache, scheduler, connections }, load),
+      framework, options: this.#options, submission: new Submission(this.#options), connections: open, metrics,
       watched: new WatchState({ scheduler, modelName, connections, isClosing }), isClosing, onError, created: Math.floor(Date.now() / 1e3),
     });
-    const listener = framework.listenerOf(app.fetch, { overrideGlobalObjects: false });
+    const listener = framework.listenerOf(app.fetch, { overrideGlobalObjects: false, errorHandler: (cause) => answerOf(parserErrorOf({ cause })) });
     server.on('request', (incoming, outgoing) => {
       outgoing.once('close', () => { if (this.#isClosing) setImmediate(() => { server.closeIdleConnections(); }); });
       listener(incoming, outgoing).catch(onError);
@@ -124,6 +133,27 @@ export class ModelServer {
 }
 
 const closed = (): Error => createError('KV_CLOSED', { operation: 'listen', owner: 'ModelServer' });
+
+const tooManyConnections = (): Error => createError('KV_REQUEST_INVALID', {
+  reason: 'too-many', problem: 'its address has as many connections open as are allowed, or the server has', hint: 'Use them again, or close some.',
+});
+
+/** Why Node's parser, or the adapter's, does not take a request. */
+function parserErrorOf({ code, cause }: { readonly code?: string | undefined; readonly cause?: unknown }): Error {
+  const invalid = (reason: ErrorDetails['KV_REQUEST_INVALID']['reason'], problem: string, hint: string): Error =>
+    createError('KV_REQUEST_INVALID', { reason, problem, hint }, { cause });
+  if (code === 'HPE_HEADER_OVERFLOW') return invalid('headers-too-large', 'its headers have more than 16 KiB', 'Send fewer.');
+  if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return invalid('too-slow', 'it took too long to arrive', 'Send it at once.');
+  if (code === 'EXPECT') return invalid('expectation', 'it expects what the server does not do', 'Leave `Expect` out, or send 100-continue.');
+  if (code === 'CONNECT') return invalid('method', 'CONNECT is not answered', 'Use GET or POST.');
+  return invalid('malformed', `it is not HTTP/1.1${code === undefined ? '' : ` (${code})`}`, 'Send one `Host`, one length, and an address that begins with /.');
+}
+
+/** Of what the adapter refuses before a route sees it. */
+function answerOf(error: unknown): Response {
+  const { status, body } = httpErrorOf(error);
+  return Response.json(body, { status, headers: { 'x-request-id': requestIdOf(undefined) } });
+}
 
 /** Resolves with `done`, or after so many ms. */
 async function atMost(ms: number, done: Promise<unknown>): Promise<void> {

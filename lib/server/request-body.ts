@@ -3,7 +3,7 @@
 
 import type { IncomingMessage } from 'node:http';
 
-import { createError } from '../base/errors.js';
+import { createError, isKvError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
 
 /** Rejects with KV_REQUEST_INVALID; with KV_ABORTED where the client has left. */
@@ -20,12 +20,32 @@ export async function readJsonBody(incoming: IncomingMessage, maxBytes: number):
   const bytes = await readBytes(incoming, maxBytes);
   let body: unknown;
   try {
-    body = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+    body = parseBounded(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
   } catch (cause) {
+    if (isKvError(cause)) throw cause;
     throw createError('KV_REQUEST_INVALID', { reason: 'malformed', problem: 'its body is not JSON in UTF-8', hint: 'Send a JSON object.' }, { cause });
   }
   if (typeof body === 'object' && body !== null && !Array.isArray(body)) return body as Readonly<Record<string, unknown>>;
   throw createError('KV_REQUEST_INVALID', { reason: 'malformed', problem: 'its body is not a JSON object', hint: 'Send a JSON object.' });
+}
+
+/** Objects and arrays within each other: what reads them calls itself for each. */
+const deepest = 64;
+
+/** Throws KV_REQUEST_INVALID where it is too deep, and SyntaxError. */
+export function parseBounded(text: string): unknown {
+  let [depth, most, isString] = [0, 0, false];
+  for (let at = 0; at < text.length; at += 1) {
+    const character = text[at];
+    if (character === '"') isString = !isString;
+    else if (isString) at += character === '\\' ? 1 : 0;
+    else if (character === '[' || character === '{') most = Math.max(most, depth += 1);
+    else if (character === ']' || character === '}') depth -= 1;
+  }
+  if (most <= deepest) return JSON.parse(text);
+  throw createError('KV_REQUEST_INVALID', {
+    reason: 'malformed', problem: `its JSON has ${formatNumber(most)} objects and arrays within each other`, hint: `Send at most ${deepest}.`,
+  });
 }
 
 function readBytes(incoming: IncomingMessage, maxBytes: number): Promise<Buffer> {

@@ -1,28 +1,28 @@
 // The addresses of the server: OpenAI's API, and what those who operate it ask. Each request gets an id, which its answer carries; errors
 // become JSON in one place.
 
-import { randomUUID } from 'node:crypto';
-
 import type { Context } from 'hono';
 
 import { createError } from '../base/errors.js';
-import type { ApiKeys } from './api-keys.js';
-import { readChatRequest, readCompletionRequest, type ApiRequest, type CompletionKind } from './api-request.js';
+import { ApiKeys } from './api-keys.js';
+import { readChatRequest, readCompletionRequest, type CompletionKind } from './api-request.js';
 import type { Connections } from './connections.js';
 import { writeEvents } from './event-stream.js';
-import { httpErrorOf } from './http-error.js';
+import { httpErrorOf, requestIdOf } from './http-error.js';
 import type { App, HttpFramework, NodeBindings } from './load-hono.js';
+import { Origins } from './origins.js';
+import { Readiness } from './readiness.js';
 import { readJsonBody } from './request-body.js';
 import type { ServerMetrics } from './server-metrics.js';
 import type { ReadServerOptions } from './server-options.js';
 import type { Submission } from './submission.js';
+import { UnknownParameters } from './unknown-parameters.js';
 import { WatchPage } from './watch-page.js';
 import type { WatchState } from './watch-state.js';
 
 export interface RoutesOptions {
   readonly framework: HttpFramework;
   readonly options: ReadServerOptions;
-  readonly keys: ApiKeys;
   readonly submission: Submission;
   readonly connections: Connections;
   readonly metrics: ServerMetrics | undefined;
@@ -38,7 +38,7 @@ export interface RoutesOptions {
 
 type RequestContext = Context<{ readonly Bindings: NodeBindings }>;
 
-const kinds: Readonly<Record<string, { readonly kind: CompletionKind; readonly read: (body: Readonly<Record<string, unknown>>) => ApiRequest }>> = {
+const kinds: Readonly<Record<string, { readonly kind: CompletionKind; readonly read: typeof readChatRequest }>> = {
   '/v1/chat/completions': { kind: 'chat', read: readChatRequest },
   '/v1/completions': { kind: 'text', read: readCompletionRequest },
 };
@@ -52,9 +52,11 @@ function pageFileOf(path: string): string | undefined {
   return name !== null && WatchPage.has(name[1] ?? '') ? name[1] ?? '' : undefined;
 }
 
-export function routesOf({ framework, options, keys, submission, connections, metrics, watched, isClosing, onError, created }: RoutesOptions): App {
+export function routesOf({ framework, options, submission, connections, metrics, watched, isClosing, onError, created }: RoutesOptions): App {
   const app = new framework.Hono();
-  const { scheduler, modelName, maxBodyBytes } = options;
+  const { modelName, maxBodyBytes } = options;
+  const keys = new ApiKeys(options.apiKeys);
+  const origins = new Origins(options);
   const model = { id: modelName, object: 'model', created, owned_by: 'virtual-kv' };
 
   /** The body of an error, with its headers. */
@@ -69,13 +71,27 @@ export function routesOf({ framework, options, keys, submission, connections, me
     return context.json(body, status as 400);
   };
 
+  /** Says to a browser what a page may send. */
+  const preflight = (context: RequestContext): Response => {
+    context.header('access-control-allow-methods', 'GET, POST');
+    context.header('access-control-allow-headers', context.req.header('access-control-request-headers') ?? 'authorization, content-type');
+    context.header('access-control-max-age', '600');
+    return context.body(null, 204);
+  };
+
   app.use(async (context, next) => {
-    const given = context.req.header('x-request-id');
-    context.header('x-request-id', given !== undefined && /^[\x21-\x7e]{1,128}$/.test(given) ? given : `req-${randomUUID()}`);
+    const { incoming } = context.env;
+    const { origin, authorization } = incoming.headers;
+    const cors = origins.headersFor(origin);
+    for (const [name, value] of Object.entries({ 'x-request-id': requestIdOf(incoming.headers['x-request-id']), ...cors })) context.header(name, value);
     if (isClosing()) context.header('connection', 'close');
     try {
-      if (!isOpen(context.req.path)) keys.check(context.req.header('authorization'));
-      await next();
+      origins.check(incoming);
+      if (context.req.method === 'OPTIONS' && 'access-control-allow-origin' in cors) context.res = preflight(context);
+      else {
+        if (!isOpen(context.req.path)) keys.clientOf(authorization);
+        await next();
+      }
     } catch (error) {
       context.res = refuse(context, error);
     }
@@ -90,10 +106,14 @@ export function routesOf({ framework, options, keys, submission, connections, me
       : createError('KV_REQUEST_INVALID', { reason: 'not-found', problem: `there is nothing at ${path.slice(0, 200)}`, hint: 'See docs/serve.md for the addresses.' }));
   });
 
-  app.get('/health', (context) => context.json({ status: 'ok' }));
-  app.get('/ready', (context) => {
-    const isReady = !isClosing() && !scheduler.isClosed && !scheduler.cache.isClosed && scheduler.waitingRequests < scheduler.maxWaiting;
-    return context.json({ status: isReady ? 'ready' : 'not ready' }, isReady ? 200 : 503);
+  const readiness = new Readiness(options, isClosing);
+  app.get('/health', async (context) => {
+    const problem = await readiness.engineProblem();
+    return problem === undefined ? context.json({ status: 'ok' }) : context.json({ status: 'failing', problem }, 503);
+  });
+  app.get('/ready', async (context) => {
+    const problem = await readiness.problem();
+    return problem === undefined ? context.json({ status: 'ready' }) : context.json({ status: 'not ready', problem }, 503);
   });
   app.get('/metrics', async (context) => {
     if (metrics === undefined) throw createError('KV_DEPENDENCY_MISSING', { dependency: 'prom-client', purpose: 'showing metrics' });
@@ -123,14 +143,16 @@ export function routesOf({ framework, options, keys, submission, connections, me
     app.post(path, async (context) => {
       const { incoming, outgoing } = context.env;
       if (isClosing()) throw createError('KV_CLOSED', { operation: 'answer a request', owner: 'ModelServer' });
-      const request = read(await readJsonBody(incoming, maxBodyBytes));
-      const completion = await submission.submit(kind, request, connections.signalOf(incoming.socket));
+      const unknown = options.parameters === 'strict' ? undefined : new UnknownParameters();
+      const request = read(await readJsonBody(incoming, maxBodyBytes), unknown);
+      if (unknown?.header !== undefined) context.header('x-ignored-parameters', unknown.header);
+      const client = keys.clientOf(incoming.headers.authorization);
+      const completion = await submission.submit(kind, request, { client, signal: connections.signalOf(incoming.socket) });
       const { stream, stream_options: streamOptions } = request.parameters;
       if (!stream) return context.json(await completion.whole());
-      const headers = { 'x-request-id': context.res.headers.get('x-request-id')!, ...(isClosing() ? { connection: 'close' } : {}) };
-      await writeEvents(outgoing, headers, completion.chunks(streamOptions?.include_usage ?? false), (error) => {
-        if (httpErrorOf(error).status === 500) onError(error);
-      });
+      const headers = Object.fromEntries(context.res.headers);
+      const onStreamError = (error: unknown): void => { if (httpErrorOf(error).status === 500) onError(error); };
+      await writeEvents(outgoing, completion.chunks(streamOptions?.include_usage ?? false), { headers, commentMs: options.commentMs, onError: onStreamError });
       return framework.alreadySent;
     });
   }

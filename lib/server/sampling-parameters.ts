@@ -60,6 +60,16 @@ export function checkBiasedTokens({ logit_bias: biases }: SamplingParameters, vo
   }
 }
 
+/** A sampler that chooses none of these tokens before an answer has so many. */
+export function withoutEarly(sampler: Sampler, tokens: readonly number[], minTokens: number): Sampler {
+  return (logits, index, text) => {
+    if (index >= minTokens) return sampler(logits, index, text);
+    const allowed = logits.slice();
+    for (const token of tokens) allowed[token] = -Infinity;
+    return sampler(allowed, index, text);
+  };
+}
+
 /** The sampler of the answers from `choice` on, each of which draws other numbers. */
 export function samplerOf(parameters: SamplingParameters, choice: number): Sampler {
   const { temperature, top_p: topP, top_k: topK = 0, min_p: minP, seed = randomInt(2 ** 47), logit_bias: logitBias } = parameters;

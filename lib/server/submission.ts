@@ -3,23 +3,33 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
-import type { TokenStream } from '../index.js';
-import { Answer } from './answer.js';
-import type { ApiParameters, ApiRequest, CompletionKind } from './api-request.js';
+import { Answer, type AnswerPart } from './answer.js';
+import { tenantOf, type ApiClient } from './api-keys.js';
+import type { ApiParameters, ApiRequest, CompletionKind, Conversation } from './api-request.js';
+import { ChatText } from './chat-text.js';
 import { Completion } from './completion.js';
 import { Logprobs } from './logprobs.js';
+import { scorePrompt, type ServedRequest } from './prompt-scores.js';
 import { readPromptTokens } from './prompt-tokens.js';
-import { checkBiasedTokens, samplerOf } from './sampling-parameters.js';
+import { checkBiasedTokens, samplerOf, withoutEarly } from './sampling-parameters.js';
 import type { ReadServerOptions } from './server-options.js';
 import { Sessions } from './sessions.js';
 
+/** Who asks. */
+export interface Asking {
+  readonly client: ApiClient;
+  /** The client has left. */
+  readonly signal: AbortSignal;
+}
+
+type Prompt = string | readonly number[] | Conversation;
+
 /** One prompt's place in its request. */
-interface Started {
+interface Started extends Asking {
   /** Of its first answer. */
   readonly choice: number;
-  /** Ms of the deadline that tokenizing took. */
-  readonly spentMs: number;
-  readonly signal: AbortSignal;
+  /** When its HTTP request had arrived. */
+  readonly startMs: number;
 }
 
 export class Submission {
@@ -40,23 +50,27 @@ export class Submission {
   }
 
   /**
-   * Submits what a request asks for. `signal`: the client has left. Rejects with what the request is refused for, and then nothing of it
-   * was submitted.
+   * Submits what a request asks for. Rejects with what the request is refused for, and then nothing of it was submitted.
    */
-  async submit(kind: CompletionKind, { prompt, parameters }: ApiRequest, signal: AbortSignal): Promise<Completion> {
-    const prompts = 'messages' in prompt ? [prompt.messages] : prompt.prompts;
+  async submit(kind: CompletionKind, { prompt, parameters }: ApiRequest, asking: Asking): Promise<Completion> {
+    const { signal } = asking;
+    const prompts = 'messages' in prompt ? [prompt] : prompt.prompts;
     this.#check(prompts, parameters);
     const startMs = performance.now();
     const tokens = await this.#tokenize(prompts, parameters.n, signal);
     const letter = parameters.logprobs === undefined ? undefined : (await this.#encode('a', signal)).at(-1)!;
-    const spentMs = performance.now() - startMs;
-    const answers: Answer[] = [];
     const { tokenizer } = this.#options;
+    const requests = tokens.map((each, at) => this.#requestOf(each, parameters, { choice: at * parameters.n, startMs, ...asking }));
+    const echoes = parameters.echo ? await this.#echoes(prompts, requests) : [];
+    const answers: Answer[] = [];
     try {
-      for (const each of tokens) {
-        for (const stream of this.#start(each, parameters, { choice: answers.length, spentMs, signal })) {
+      for (const [at, request] of requests.entries()) {
+        const deadlineMs = this.#leftMs(parameters, startMs);
+        for (const stream of this.#options.scheduler.submitAnswers({ ...request, deadlineMs }, parameters.n)) {
           const logprobs = letter === undefined ? undefined : new Logprobs({ kind, tokenizer, letter });
-          answers.push(new Answer({ index: answers.length, stream, logprobs }));
+          const chatText = kind === 'text' ? undefined
+            : new ChatText({ isThinking: this.#hasBegunThinking(request.tokens), tools: parameters.tools, mostCalls: parameters.mostCalls });
+          answers.push(new Answer({ index: answers.length, stream, logprobs, chatText, echo: echoes[at], isEmpty: parameters.max_tokens === 0 }));
         }
       }
     } catch (error) {
@@ -70,7 +84,7 @@ export class Submission {
   }
 
   /** What can be refused before anything is tokenized. */
-  #check(prompts: readonly (string | readonly unknown[])[], parameters: ApiParameters): void {
+  #check(prompts: readonly Prompt[], parameters: ApiParameters): void {
     const { model, n } = parameters;
     const { modelName, maxChoices, maxPromptCharacters, scheduler } = this.#options;
     if (model !== undefined && model !== modelName) {
@@ -108,7 +122,7 @@ export class Submission {
     return this.#options.scheduler.waitingRequests + this.#tokenizedChoices;
   }
 
-  async #tokenize(prompts: readonly (string | readonly unknown[])[], n: number, signal: AbortSignal): Promise<(readonly number[])[]> {
+  async #tokenize(prompts: readonly Prompt[], n: number, signal: AbortSignal): Promise<(readonly number[])[]> {
     const choices = n * prompts.length;
     this.#tokenizedChoices += choices;
     try {
@@ -120,36 +134,66 @@ export class Submission {
     }
   }
 
-  async #encode(prompt: string | readonly unknown[], signal: AbortSignal): Promise<readonly number[]> {
+  async #encode(prompt: Prompt, signal: AbortSignal): Promise<readonly number[]> {
     const { tokenizer } = this.#options;
     if (typeof prompt === 'string') return notEmpty(await readPromptTokens(tokenizer.encode(prompt, { specialTokens: 'text', signal }), 'encode'), 'prompt');
-    if (typeof prompt[0] !== 'object') return notEmpty(prompt as readonly number[], 'prompt');
+    if (!('messages' in prompt)) return notEmpty(prompt, 'prompt');
     if (!tokenizer.hasChatTemplate) {
       throw createError('KV_NOT_SUPPORTED', { option: 'messages', problem: 'the model has no chat template', hint: 'Send a plain prompt to `/v1/completions`.' });
     }
-    const tokens = tokenizer.encodeChat(prompt as Parameters<typeof tokenizer.encodeChat>[0], {}, { signal });
-    return notEmpty(await readPromptTokens(tokens, 'encodeChat'), 'messages');
+    return notEmpty(await readPromptTokens(tokenizer.encodeChat(prompt.messages, prompt.values, { signal }), 'encodeChat'), 'messages');
   }
 
-  #start(tokens: readonly number[], parameters: ApiParameters, { choice, spentMs, signal }: Started): readonly TokenStream[] {
-    const { scheduler, tokenizer, maxTokens, stopTokens, deadlineMs } = this.#options;
-    const { user: tenant, cache_salt: salt, prompt_cache_key: key, session_hint: hint, urgency } = parameters;
+  /** The request of a prompt's answers. Throws KV_LENGTH_OUT_OF_RANGE. */
+  #requestOf(tokens: readonly number[], parameters: ApiParameters, { choice, startMs, signal, client }: Started): ServedRequest {
+    const { tokenizer, maxTokens, stopTokens: ends } = this.#options;
+    const { cache_salt: salt, prompt_cache_key: key, session_hint: hint, min_tokens: minTokens } = parameters;
+    const tenant = tenantOf(client, parameters.user);
+    const urgency = Math.min(parameters.urgency, client.maxUrgency ?? this.#options.maxUrgency);
     const most = maxTokens - tokens.length + 1; // the last token is never fed back
-    const maxNewTokens = parameters.max_tokens ?? most;
-    if (maxNewTokens > most || most < 1) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: tokens.length + Math.max(1, maxNewTokens) - 1, maxTokens });
-    const allowedMs = Math.min(parameters.deadline_ms ?? deadlineMs, deadlineMs);
-    const leftMs = Math.ceil(allowedMs - spentMs);
-    if (leftMs <= 0) throw createError('KV_DEADLINE_EXCEEDED', { deadlineMs: allowedMs, generatedTokens: 0, maxNewTokens });
-    return scheduler.submitAnswers({
-      tokens, maxNewTokens, stopTokens, tokenizer, stopStrings: parameters.stop, logProbabilities: parameters.logprobs, sampler: samplerOf(parameters, choice), tenant, salt, urgency, signal,
-      priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: leftMs,
-    }, parameters.n);
+    if (most < 1) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: tokens.length, maxTokens });
+    const stopTokens = [...parameters.ignore_eos ? [] : ends, ...parameters.stop_token_ids];
+    const sampler = samplerOf(parameters, choice);
+    return {
+      tokens, maxNewTokens: Math.min(Math.max(1, parameters.max_tokens ?? most), most), stopTokens, tokenizer, stopStrings: parameters.stop,
+      logProbabilities: parameters.logprobs, sampler: minTokens > 0 ? withoutEarly(sampler, stopTokens, minTokens) : sampler, tenant, salt, urgency,
+      signal, priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: this.#leftMs(parameters, startMs),
+    };
+  }
+
+  /** Ms of the deadline that are left. Throws KV_DEADLINE_EXCEEDED. */
+  #leftMs({ deadline_ms: askedMs, max_tokens: maxNewTokens }: ApiParameters, startMs: number): number {
+    const { deadlineMs: mostMs } = this.#options;
+    const deadlineMs = Math.min(askedMs ?? mostMs, mostMs);
+    const leftMs = Math.ceil(deadlineMs - (performance.now() - startMs));
+    if (leftMs > 0) return leftMs;
+    throw createError('KV_DEADLINE_EXCEEDED', { deadlineMs, generatedTokens: 0, maxNewTokens: maxNewTokens ?? this.#options.maxTokens });
+  }
+
+  /** Whether a chat template ends with what the model is to think. */
+  #hasBegunThinking(tokens: readonly number[]): boolean {
+    const pieces = this.#options.tokenizer.pieces();
+    const text = tokens.slice(-8).map((token) => pieces.push(token)).join('') + pieces.end();
+    return text.trimEnd().endsWith('<think>');
+  }
+
+  /** The prompts as the beginnings of their answers, with log-probabilities where these are asked for. */
+  async #echoes(prompts: readonly Prompt[], requests: readonly ServedRequest[]): Promise<readonly AnswerPart[]> {
+    const { scheduler, tokenizer } = this.#options;
+    return Promise.all(requests.map(async (request, at) => {
+      const prompt = prompts[at];
+      const pieces = tokenizer.pieces();
+      const content = typeof prompt === 'string' ? prompt : request.tokens.map((token) => pieces.push(token)).join('') + pieces.end();
+      return { deltas: [{ content }], logProbabilities: request.logProbabilities === undefined ? [] : await scorePrompt(scheduler, request) };
+    }));
   }
 }
 
-function charactersOf(prompt: string | readonly unknown[]): number {
-  if (typeof prompt === 'string') return prompt.length;
-  return prompt.reduce<number>((sum, each) => sum + (typeof each === 'object' ? (each as { content: string }).content.length : 1), 0);
+function charactersOf(prompt: Prompt): number {
+  if (typeof prompt === 'string' || !('messages' in prompt)) return prompt.length;
+  const { messages, values } = prompt;
+  const told = Object.keys(values).length === 0 ? 0 : JSON.stringify(values).length;
+  return messages.reduce((sum, { role: _, content, ...more }) => sum + content.length + (Object.keys(more).length === 0 ? 0 : JSON.stringify(more).length), told);
 }
 
 function notEmpty(tokens: readonly number[], option: string): readonly number[] {

@@ -12,7 +12,7 @@ import { createError, isKvError } from '../base/errors.js';
 import { ChangeSignal, readWaitOptions, waitUntil, type WaitOptions } from '../device/wait.js';
 import { Admission, withRetries } from './admission.js';
 import { publishBadLogits } from './bad-logits.js';
-import { EngineCalls, type EngineCall } from './engine-calls.js';
+import { EngineCalls, type EngineCall, type EngineState } from './engine-calls.js';
 import type { Generation } from './generation.js';
 import { LoadingRequests } from './loading-requests.js';
 import { noTotals, OpenRequests, type ServingTotals } from './open-requests.js';
@@ -84,6 +84,10 @@ export class ContinuousBatching {
 
   get runningRequests(): number {
     return this.#running.countOpen();
+  }
+
+  get engineState(): EngineState {
+    return this.#engine.state;
   }
 
   /** Whether there is nothing to step for, and no pass uses a slot. */

@@ -40,6 +40,16 @@ interface Turn {
   readonly changed: ChangeSignal;
 }
 
+/** Whether an engine's passes end. */
+export interface EngineState {
+  /** Ms since its running pass began; 0: none runs. */
+  readonly runningMs: number;
+  /** Whether a pass that was given up is not over. */
+  readonly isStalled: boolean;
+  /** Whether the last pass that ended has failed. */
+  readonly hasFailed: boolean;
+}
+
 /** The running pass of each engine that has one. */
 const turns = new WeakMap<Engine, Turn>();
 
@@ -49,6 +59,9 @@ export class EngineCalls {
   readonly #choice: TokenChoice;
   /** A request of the scheduler has ended. */
   readonly #ended = new ChangeSignal();
+  /** When the running pass began; NaN: none runs. */
+  #beganMs = Number.NaN;
+  #hasFailed = false;
 
   constructor(options: EngineCallsOptions) {
     this.#options = options;
@@ -73,6 +86,7 @@ export class EngineCalls {
     pass.isRunning = true;
     const finish = (): void => {
       pass.isRunning = false;
+      this.#beganMs = Number.NaN;
       leavePasses();
       turns.delete(engine);
       turn.changed.raise();
@@ -89,6 +103,10 @@ export class EngineCalls {
       this.#answer.take(call, pass, output);
       this.#writeSide(call, pass);
       this.#choice.chooseAll(call, pass, this.#answer); // before the next pass of the engine, which has the same logits
+      this.#hasFailed = false;
+    } catch (error) {
+      this.#hasFailed ||= !pass.signal.aborted; // it may stop where no request needs it any more
+      throw error;
     } finally {
       if (!isLeft) finish();
     }
@@ -98,6 +116,12 @@ export class EngineCalls {
   stall(): Error | undefined {
     const stalled = turns.get(this.#options.engine)?.stalled;
     return stalled === undefined ? undefined : createError('KV_ENGINE_STALLED', stalled);
+  }
+
+  /** Throws what the clock throws. */
+  get state(): EngineState {
+    const runningMs = Number.isNaN(this.#beganMs) ? 0 : this.#options.clock.now() - this.#beganMs;
+    return { runningMs, isStalled: this.stall() !== undefined, hasFailed: this.#hasFailed };
   }
 
   /** Notes that a request has ended: a pass that waits for its turn may have none left. */
@@ -140,6 +164,7 @@ export class EngineCalls {
   async #compute(call: EngineCall, pass: Pass, turn: Turn, leave: (answered: Promise<unknown>) => void): Promise<{ readonly output: EngineOutput }> {
     const { engine, clock, totals, times, passTimeoutMs } = this.#options;
     const startMs = clock.now();
+    this.#beganMs = startMs;
     try {
       const answer = call === 'prefill' ? engine.prefill(pass) : engine.decode(pass);
       if (passTimeoutMs === Infinity || !isPromise(answer)) return { output: await answer };

@@ -11,6 +11,7 @@ import type { KvCache } from '../cache/kv-cache.js';
 import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../device/wait.js';
 import { checkInteger, integer, readOptions, withDefault } from '../base/options.js';
 import { ContinuousBatching } from './continuous-batching.js';
+import type { EngineState } from './engine-calls.js';
 import { Generation } from './generation.js';
 import type { ServingTotals } from './open-requests.js';
 import type { RequestsPicture } from './request-picture.js';
@@ -76,6 +77,11 @@ export class OnlineScheduler {
   /** Whether it is an OnlineScheduler that was made, and no object that only has its prototype. @internal */
   static isInstance(value: unknown): value is OnlineScheduler {
     return typeof value === 'object' && value !== null && #isClosed in value;
+  }
+
+  /** Whether the engine's passes end. Throws what the clock throws. @internal */
+  get engineState(): EngineState {
+    return this.#batching.engineState;
   }
 
   /** What its requests look like, for those that watch it: bounded in size. Throws what the clock throws. @internal */

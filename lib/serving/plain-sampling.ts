@@ -135,6 +135,13 @@ export function logProbabilityOf(logits: Float32Array, token: number, best: numb
   for (let at = 0; at < length; at += 1) sum += Math.exp(logits[at]! - largest);
   const logTotal = Number.isFinite(largest) ? largest + Math.log(sum) : largest;
   const of = (each: number): LikelyToken => ({ token: each, logProbability: logits[each] === logTotal ? 0 : logits[each]! - logTotal });
-  const order = best === 0 ? [] : [...logits.keys()].sort((a, b) => (logits[a] === logits[b] ? a - b : logits[b]! - logits[a]!));
-  return { ...of(token), best: order.slice(0, best).map(of) };
+  const order: number[] = [];
+  for (let at = 0; best > 0 && at < length; at += 1) {
+    if (order.length === best && logits[at]! <= logits[order.at(-1)!]!) continue;
+    let place = order.length;
+    while (place > 0 && logits[order[place - 1]!]! < logits[at]!) place -= 1;
+    order.splice(place, 0, at);
+    if (order.length > best) order.pop();
+  }
+  return { ...of(token), best: order.map(of) };
 }

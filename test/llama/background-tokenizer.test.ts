@@ -106,8 +106,8 @@ test('where the worker dies, its text fails and the others get another worker', 
       if (text === 'throw') throw new Error('out of something');
       parentPort.postMessage(text === 'fail' ? { error: new RangeError('no such text') } : { tokens: Int32Array.of(text.length) });
     });`);
-  const thread = new TokenizerThread({ model: storyteller, nonce: '', digest: '' }, file);
-  const ask = (text: string): Promise<number[]> => thread.encode({ text, addsTokens: true });
+  const thread = new TokenizerThread({ model: storyteller, digest: '' }, file);
+  const ask = (text: string): Promise<number[]> => thread.encode({ text, specialTokens: 'text' });
   const [one, fail, exit, two, thrown, three] = ['a', 'fail', 'exit', 'aa', 'throw', 'aaa'].map(ask);
   t.deepEqual(await one, [1]);
   await t.throwsAsync(fail!, { instanceOf: RangeError, message: 'no such text' });

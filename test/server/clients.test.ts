@@ -19,7 +19,7 @@ const tokensOf = (content: string): number => Buffer.byteLength(`user:${content}
 /** A request as it goes over the wire. */
 function wire(body: object | string, path = '/v1/chat/completions', more = ''): string {
   const text = typeof body === 'string' ? body : JSON.stringify(body);
-  return `POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(text)}\r\n${more}\r\n${text}`;
+  return `POST ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(text)}\r\n${more}\r\n${text}`;
 }
 
 /** Everything that comes until the connection is closed. */
@@ -190,7 +190,7 @@ test('what is no request for the server is refused, and the connection stays usa
 
   const endless = await world.connect();
   const answer = readAll(endless);
-  endless.write(`POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n`);
+  endless.write(`POST ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n`);
   const chunk = `1000\r\n${'a'.repeat(4_096)}\r\n`;
   while (!endless.destroyed && !endless.closed && endless.write(chunk, () => {})) await turn();
   t.regex(await answer, /^HTTP\/1\.1 413/);

@@ -53,7 +53,7 @@ test('requests on a connection that stays open are refused while the server clos
   await world.server.listen({ port: 0 });
   world.engine.hold();
   const socket = await world.connect();
-  const wire = (path: string, body: string): string => `POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+  const wire = (path: string, body: string): string => `POST ${path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
   let all = '';
   socket.on('data', (chunk: Buffer) => { all += chunk.toString(); });
   socket.write(wire('/v1/completions', JSON.stringify({ prompt: 'abc', max_tokens: 4 })));

@@ -20,7 +20,15 @@ export class ScriptEngine implements Engine {
     this.#logits = answers === 'logits' ? new Float32Array(32 * 256) : undefined;
   }
 
+  /** Passes that are held. */
+  waits = 0;
+  #failure: Error | undefined;
+  /** The answer to a conversation, in the place of the script. Only with `agentTokenizer`. */
+  reply: ((conversation: AgentConversation) => string) | undefined;
+
   prefill(pass: EnginePass): EngineOutput | Promise<EngineOutput> {
+    if (this.#failure !== undefined) throw this.#failure;
+    if (this.#held !== undefined) this.waits += 1;
     return this.#held === undefined ? this.#answer(pass) : this.#held.then(() => this.#answer(pass));
   }
 
@@ -33,14 +41,23 @@ export class ScriptEngine implements Engine {
     this.#held ??= new Promise((resolve) => { this.#letGo = resolve; });
   }
 
+  /** Passes throw it from now on; undefined: no more. */
+  fail(error: Error | undefined): void {
+    this.#failure = error;
+  }
+
   letGo(): void {
     this.#held = undefined;
+    this.waits = 0;
     this.#letGo();
   }
 
-  #answer({ length, positions, tokenCounts }: EnginePass): EngineOutput {
+  #answer({ length, positions, tokenCounts, contextTokens }: EnginePass): EngineOutput {
     this.passes += 1;
-    for (let index = 0; index < length; index += 1) this.#tokens[index] = script[(positions[index]! + tokenCounts[index]! - 1) % script.length]!;
+    for (let index = 0; index < length; index += 1) {
+      const end = positions[index]! + tokenCounts[index]!;
+      this.#tokens[index] = this.reply === undefined ? script[(end - 1) % script.length]! : this.#replied(contextTokens[index]!.subarray(0, end));
+    }
     const logits = this.#logits;
     if (logits === undefined) return { tokens: this.#tokens.subarray(0, length) };
     for (let index = 0; index < length; index += 1) {
@@ -48,7 +65,25 @@ export class ScriptEngine implements Engine {
     }
     return { logits };
   }
+
+  /** The byte of the reply that is next, or its end. */
+  #replied(text: Int32Array): number {
+    const prompt = text.lastIndexOf(answerMark);
+    if (prompt < 0) return 0; // in the middle of the prompt
+    const reply = this.reply!(JSON.parse(Buffer.from(text.subarray(0, prompt)).toString()) as AgentConversation);
+    return Buffer.from(reply)[text.length - prompt - 1] ?? endOfReply;
+  }
 }
+
+/** What a chat template is given. */
+export interface AgentConversation {
+  readonly messages: readonly ChatMessage[];
+  readonly values: Readonly<Record<string, unknown>>;
+}
+
+/** Bytes that stand in no text: the end of a prompt, and that of a reply. */
+const answerMark = 2;
+export const endOfReply = 3;
 
 /** Each byte is a token. */
 export const byteTokenizer = {
@@ -56,6 +91,13 @@ export const byteTokenizer = {
   encode: (text: string) => [...Buffer.from(text)],
   encodeChat: (messages: readonly ChatMessage[]) => [...Buffer.from(messages.map(({ role, content }) => `${role}:${content}\n`).join(''))],
   pieces: () => new TextPieces((tokens) => Buffer.from(tokens).toString()),
+} satisfies ServedTokenizer;
+
+/** Each byte is a token, and a conversation is its JSON. */
+export const agentTokenizer = {
+  ...byteTokenizer,
+  encodeChat: (messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>>) => [...Buffer.from(JSON.stringify({ messages, values })), answerMark],
+  pieces: () => new TextPieces((tokens) => Buffer.from(tokens.filter((token) => token > endOfReply)).toString()),
 } satisfies ServedTokenizer;
 
 /** The answer to a prompt of so many tokens: this many tokens of the script, behind them. */

@@ -14,6 +14,8 @@ import { byteTokenizer, ScriptEngine } from './script-engine.js';
 
 export interface WorldOptions extends Partial<Omit<ModelServerOptions, 'scheduler'>> {
   readonly slots?: number;
+  /** Of a sequence. Default 512. */
+  readonly cacheTokens?: number;
   /** What the engine answers with. Default: tokens. */
   readonly answers?: 'tokens' | 'logits';
   readonly scheduler?: Partial<OnlineSchedulerOptions>;
@@ -29,15 +31,15 @@ export class ServingWorld {
   /** Errors that the server told of. */
   readonly errors: unknown[] = [];
 
-  constructor({ slots = 4, answers, scheduler = {}, tiers = [], ...options }: WorldOptions = {}) {
+  constructor({ slots = 4, cacheTokens = 512, answers, scheduler = {}, tiers = [], ...options }: WorldOptions = {}) {
     this.cache = new KvCache({
-      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots, maxTokens: 512, memoryBudgetBytes: 2 ** 24, driver: 'host',
+      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots, maxTokens: cacheTokens, memoryBudgetBytes: 2 ** 24, driver: 'host',
       prefixCache: { policy: sessionPolicy(), tiers, modelId: 'script' },
     });
     this.engine = new ScriptEngine(answers);
     this.scheduler = new OnlineScheduler({ cache: this.cache, engine: this.engine, ...scheduler });
     this.server = new ModelServer({
-      scheduler: this.scheduler, tokenizer: byteTokenizer, modelName: 'script', maxTokens: 512, ...options,
+      scheduler: this.scheduler, tokenizer: byteTokenizer, modelName: 'script', maxTokens: cacheTokens, ...options,
     }, (error) => { this.errors.push(error); });
   }
 

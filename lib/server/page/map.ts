@@ -63,23 +63,27 @@ export class AddressMap {
     const bySlot = new Map(slots.map((slot) => [slot.slot, slot]));
     const mostRows = Math.max(1, ...slots.map(({ rows, earmarked }) => Math.max(rows, Math.ceil(earmarked / layout.tokensPerRow))));
     const scaleRows = this.#isWhole ? layout.maxRows : Math.min(layout.maxRows, mostRows + Math.max(1, Math.ceil(mostRows / 12)));
-    this.#drawAxis(scaleRows, state);
+    const scaleTokens = Math.min(layout.maxTokens, scaleRows * layout.tokensPerRow); // the last row may be longer than a sequence
+    this.#drawAxis(scaleTokens, state);
     const list = byId('slots');
     const isMany = layout.slots > maxWideStrips;
     list.classList.toggle('many', isMany);
     const kin = this.#kin(slots);
-    for (let number = 0; number < layout.slots; number += 1) {
+    let free = Math.max(0, layout.slots - slots.length); // there are more slots than sequences where tiers are: for transfers
+    const last = slots.reduce((most, { slot }) => Math.max(most, slot), layout.slots - 1);
+    for (let number = 0; number <= Math.max(last, this.#strips.size - 1); number += 1) {
       const strip = this.#strips.get(number) ?? this.#add(number, list);
       const slot = bySlot.get(number);
+      const isShown = slot !== undefined || (free -= 1) >= 0;
       const request = tokens.get(number);
-      strip.button.hidden = isMany && slot === undefined && number !== this.#chosen;
+      strip.button.hidden = (isMany ? slot === undefined : !isShown) && number !== this.#chosen;
       strip.button.classList.toggle('free', slot === undefined || slot.state === 'idle');
       strip.button.classList.toggle('chosen', number === this.#chosen);
       strip.button.classList.toggle('far', kin !== undefined && !kin.has(number));
       strip.button.setAttribute('aria-pressed', String(number === this.#chosen));
       strip.note.textContent = slot === undefined ? '' : slot.state === 'idle' ? 'cached' : count(slot.length);
       strip.button.title = slot === undefined ? `slot ${number}: free, only addresses` : titleOf(slot, layout.tokensPerRow, request?.number);
-      this.#drawStrip(strip.svg, slot, scaleRows, layout.tokensPerRow);
+      this.#drawStrip(strip.svg, slot, scaleTokens / layout.tokensPerRow, layout.tokensPerRow);
     }
     return shared;
   }
@@ -102,6 +106,7 @@ export class AddressMap {
     return strip;
   }
 
+  /** @param scaleRows Rows of the whole width, which may be a part of one. */
   #drawStrip(svg: SVGSVGElement, slot: Slot | undefined, scaleRows: number, tokensPerRow: number): void {
     const x = (rows: number): number => Math.min(1_000, 1_000 * rows / scaleRows);
     const box = (from: number, to: number, name: string): SVGElement =>
@@ -128,8 +133,7 @@ export class AddressMap {
     svg.replaceChildren(...parts);
   }
 
-  #drawAxis(scaleRows: number, { cache: { layout } }: State): void {
-    const tokens = Math.min(layout.maxTokens, scaleRows * layout.tokensPerRow);
+  #drawAxis(tokens: number, { cache: { layout } }: State): void {
     const axis = byId('axis');
     const step = tokens / 4;
     if (layout.slots > maxWideStrips) {
