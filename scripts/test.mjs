@@ -26,6 +26,7 @@ const sample = process.env.VKV_TEST_SAMPLE ?? String(Date.now() % 1_000);
 prepareTests();
 // 113 MB to download, so only when its tests are named; otherwise they are skipped, by name, where it is not installed.
 if (places.some((place) => place.includes('onnxruntime'))) prepareExamplePackages('onnxruntime');
+if (places.some((place) => place.includes('transformers'))) prepareExamplePackages('transformers');
 if (places.some((place) => place.includes('real-tokenizers'))) preparePackages(path.join('test', 'llama', 'tokenizers'));
 
 /** Taken while tests run: two hyperthreads of one core are slower than one. */

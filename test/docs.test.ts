@@ -39,6 +39,7 @@ const documented = {
   BackgroundTokenizerOptions: 'lib/llama/background-tokenizer.ts',
   OnnxDecoderOptions: 'lib/onnx/decoder.ts',
   OnnxModelOptions: 'lib/onnx/decoder.ts',
+  InstallOptions: 'lib/transformers/install.ts',
   ModelServerOptions: 'lib/server/server-options.ts',
   ListenOptions: 'lib/server/model-server.ts',
   WaitOptions: 'lib/device/wait.ts',

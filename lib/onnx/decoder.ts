@@ -12,8 +12,9 @@ import type { KvCache, ModelShape } from '../index.js';
 import { attendable } from '../kernels/kernel-layers.js';
 import { modelError } from '../llama/model-error.js';
 import { maskWindows } from './causal-mask.js';
-import { planDecoder, writeDecoder, type DecoderGraph } from './decoder-graph.js';
+import { planDecoder, writeDecoder, type DecoderGraph, type DecoderPlan } from './decoder-graph.js';
 import { OnnxEngine } from './engine.js';
+import { graphDigest } from './graph-digest.js';
 import { findLibrary } from './library.js';
 import { OnnxSession } from './session.js';
 
@@ -31,6 +32,15 @@ export interface OnnxModelOptions {
   readonly dtype?: Dtype | undefined;
 }
 
+/** Where and how a graph is computed. @internal */
+export interface OnnxPlace {
+  readonly library: string;
+  /** Of files beside the graph; '': there are none. */
+  readonly folder: string;
+  /** 0: one per processor. */
+  readonly threads: number;
+}
+
 const spec = { threads: withDefault(integer({ min: 1, max: 1024 }), 0), library: optional(string) };
 
 /** A decoder in ONNX that computes over caches. Close it after its schedulers and before the process ends. */
@@ -41,12 +51,15 @@ export class OnnxDecoder {
   readonly maxTokens: number | undefined;
   readonly #graph: DecoderGraph;
   readonly #session: OnnxSession;
+  /** Of graph and weights. */
+  readonly #identity: string;
 
-  private constructor(graph: DecoderGraph, session: OnnxSession) {
+  private constructor(graph: DecoderGraph, session: OnnxSession, identity: string) {
     this.vocabularyTokens = graph.vocabularyTokens;
     this.maxTokens = graph.maxTokens;
     this.#graph = graph;
     this.#session = session;
+    this.#identity = identity;
   }
 
   /**
@@ -61,11 +74,16 @@ export class OnnxDecoder {
       throw modelError(`${file} cannot be read. Give the path of an ONNX file.`, { cause });
     });
     const plan = planDecoder(bytes, file);
-    const library = read.library ?? findLibrary();
     const folder = path.dirname(path.resolve(file));
+    return OnnxDecoder.openPlan(plan, { library: read.library ?? findLibrary(), folder, threads: read.threads });
+  }
+
+  /** Opens a graph that was read. Rejects as `open`. @internal */
+  static async openPlan(plan: DecoderPlan, { library, folder, threads }: OnnxPlace): Promise<OnnxDecoder> {
     const graph = writeDecoder(plan, await maskWindows(plan, { library, folder }));
-    const session = await OnnxSession.open({ library, folder, threads: read.threads || availableParallelism(), model: graph.bytes });
-    return new OnnxDecoder({ ...graph, bytes: new Uint8Array(0) }, session);
+    const ownThreads = threads || availableParallelism();
+    const session = await OnnxSession.open({ library, folder, threads: ownThreads, model: graph.bytes });
+    return new OnnxDecoder({ ...graph, bytes: new Uint8Array(0) }, session, graphDigest(plan.graph, folder));
   }
 
   /** What computes: `onnxruntime 1.30.0, CPU`. */
@@ -73,7 +91,10 @@ export class OnnxDecoder {
     return `onnxruntime ${this.#session.version}, CPU`;
   }
 
-  /** The shape for `new KvCache({ model: decoder.model() })`. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION. */
+  /**
+   * The shape for `new KvCache({ model: decoder.model() })`, with the name of graph and weights for tiers. Throws
+   * KV_UNKNOWN_OPTION, KV_INVALID_OPTION.
+   */
   model(options: OnnxModelOptions = {}): ModelShape {
     const { dtype } = readOptions('OnnxDecoder.model', options, { dtype: withDefault(oneOf(attendable), this.#graph.dtype) });
     const { layers } = this.#graph;
@@ -81,6 +102,7 @@ export class OnnxDecoder {
     const areAlike = layers.every(({ kvHeads, dim, valueDim }) => kvHeads === first!.kvHeads && dim === first!.dim && valueDim === first!.valueDim);
     return {
       layers: layers.length, kvHeads: first!.kvHeads, headDim: first!.dim, valueHeadDim: first!.valueDim, dtype,
+      identity: this.#identity,
       ...areAlike ? {} : { layerShapes: layers.map(({ kvHeads, dim, valueDim }) => ({ kvHeads, headDim: dim, valueHeadDim: valueDim })) },
     };
   }

@@ -64,40 +64,55 @@ export class OnnxEngine implements Engine {
       spans.set([slots[index]!, positions[index]!, tokenCounts[index]!, rows], 4 * index);
       rows += tokenCounts[index]!;
     }
-    const wanted = Math.max(1, wantsLogits.subarray(0, length).lastIndexOf(1) + 1);
-    const inputs = this.#graph.inputs.map((input) => fill(input, { spans, tokens, rows, wanted }));
+    const count = Math.max(1, wantsLogits.subarray(0, length).lastIndexOf(1) + 1);
+    const wanted = Int32Array.from({ length: count }, (_, index) => spans[4 * index + 3]! + spans[4 * index + 2]! - 1);
+    return { logits: await this.computeRows({ spans, tokens: tokens.subarray(0, rows), wanted }, { signal }) };
+  }
+
+  /**
+   * Computes a pass, and the logits [wanted row, token of the vocabulary], which are valid until the next pass. Rejects as
+   * `prefill`. @internal
+   */
+  async computeRows(pass: OnnxRows, { signal }: { readonly signal: AbortSignal }): Promise<Float32Array> {
+    const inputs = this.#graph.inputs.map((input) => fill(input, pass));
+    const { length: wanted } = pass.wanted;
     const count = wanted * this.vocabularyTokens;
     if (count > this.#logits.length) this.#logits = new Float32Array(count);
     const data = this.#logits.subarray(0, count);
     await this.#session.run({
       inputs, outputs: [{ name: 'logits', type: elements.float32, dims: [1, wanted, this.vocabularyTokens], data }],
-      pass: { ...this.#cache, spans }, signal,
+      pass: { ...this.#cache, spans: pass.spans }, signal,
     });
-    return { logits: data };
+    return data;
   }
 }
 
-interface Rows {
+/** The tokens of a pass as rows of the graph. @internal */
+export interface OnnxRows {
   /** [slot, position, tokens, first row] × sequences. */
   readonly spans: Int32Array;
+  /** [row] */
   readonly tokens: Int32Array;
-  readonly rows: number;
-  /** Sequences, from the first on, whose last rows' logits are computed. */
-  readonly wanted: number;
+  /** The rows whose logits are computed, one at least. */
+  readonly wanted: Int32Array;
+  /** Of the first token of every sequence, in `position_ids`. Default 0. */
+  readonly firstPosition?: number;
 }
 
-function fill({ name, kind, type, rank }: DecoderInput, { spans, tokens, rows, wanted }: Rows): OnnxInput {
+function fill({ name, kind, type, rank }: DecoderInput, { spans, tokens, wanted, firstPosition = 0 }: OnnxRows): OnnxInput {
+  const { length: rows } = tokens;
   let dims: readonly number[] = [1, rows];
   let numbers: Int32Array;
-  if (kind === 'tokens') numbers = tokens.subarray(0, rows);
+  if (kind === 'tokens') numbers = tokens;
   else if (kind === 'positions') {
     numbers = new Int32Array(rows);
     for (let at = 0; at < spans.length; at += 4) {
-      for (let token = 0; token < spans[at + 2]!; token += 1) numbers[spans[at + 3]! + token] = spans[at + 1]! + token;
+      const first = firstPosition + spans[at + 1]!;
+      for (let token = 0; token < spans[at + 2]!; token += 1) numbers[spans[at + 3]! + token] = first + token;
     }
   } else if (kind === 'rows') {
-    dims = [wanted];
-    numbers = Int32Array.from({ length: wanted }, (_, index) => spans[4 * index + 3]! + spans[4 * index + 2]! - 1);
+    dims = [wanted.length];
+    numbers = wanted;
   } else {
     dims = new Array<number>(rank).fill(1);
     numbers = new Int32Array(1);

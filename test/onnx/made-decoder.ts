@@ -122,7 +122,7 @@ export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
     const at = (name: string): string => `layer_${layer}.${name}`;
     const past = ['key', 'value'].map((kind) => `past_key_values.${layer}.${kind}`);
     const present = ['key', 'value'].map((kind) => `present.${layer}.${kind}`);
-    for (const name of past) inputs.push(makeValue(name, type, ['batch', kvHeads, 'past', dim]));
+    for (const name of past) inputs.push(makeValue(name, type, ['batch_size', kvHeads, 'past', dim]));
     for (const name of present) outputs.push(makeValue(name, type, ['batch', kvHeads, 'total', dim]));
     const x = norm(`hidden_${layer}`, at('norm1'), at('x'));
     let q: string;

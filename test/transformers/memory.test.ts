@@ -1,0 +1,263 @@
+// What virtual-kv/transformers does with slots, pages and pasts: calls wait for each other, pasts that are kept stand
+// in nobody's way, and what is left behind goes.
+// Slow: it loads transformers.js.
+
+import { Session } from 'node:inspector';
+import * as path from 'node:path';
+
+import test from 'ava';
+
+import { diskTier } from 'virtual-kv';
+import { install } from 'virtual-kv/transformers';
+
+import { Random } from '#internal/base/random.js';
+
+import { folderOf } from '../helpers/temporary-folder.js';
+import { seedOf } from '../helpers/seed.js';
+import {
+  answersOf,
+  batchOf,
+  installHere,
+  library,
+  loadModel,
+  openWorld,
+  transformersTest,
+  writeModel,
+  type Generated,
+  type Model,
+  type PastValues,
+  type Tensor,
+} from './transformers-world.js';
+
+const seed = seedOf('transformers memory');
+const count = 10;
+const textOf = (random: Random, tokens: number): number[] =>
+  Array.from({ length: tokens }, () => 1 + Math.floor(random.next() * 95));
+const textsOf = (texts: number, tokens: number): number[][] => {
+  const random = new Random(seed);
+  return Array.from({ length: texts }, () => textOf(random, tokens));
+};
+const kept = async (model: Model, prompt: readonly number[]): Promise<Generated> =>
+  (await model.generate({
+    ...batchOf([prompt]),
+    max_new_tokens: 3,
+    do_sample: false,
+    return_dict_in_generate: true,
+  })) as unknown as Generated;
+
+transformersTest(
+  `more calls than slots wait for each other, and a batch of more rows is refused (seed ${seed})`,
+  async (t) => {
+    const { stock, ours, memory } = await openWorld(t, { slots: 2 });
+    const prompts = textsOf(5, 40);
+    const wanted = await Promise.all(prompts.map((prompt) => answersOf(stock, batchOf([prompt]), count)));
+    t.deepEqual(await Promise.all(prompts.map((prompt) => answersOf(ours, batchOf([prompt]), count))), wanted);
+    t.is(memory.totals.mostRows, 2);
+    await t.throwsAsync(answersOf(ours, batchOf(prompts.slice(0, 3)), count), {
+      code: 'KV_NO_FREE_SLOT',
+      message: /`slots`/,
+    });
+    t.deepEqual(await answersOf(ours, batchOf([prompts[0]!]), count), wanted[0]);
+  },
+);
+
+transformersTest(`a call that may not wait is refused while others have the slots (seed ${seed})`, async (t) => {
+  const { ours } = await openWorld(t, { slots: 1, waitMs: 0 });
+  const prompts = textsOf(2, 40);
+  const [first, second] = await Promise.allSettled(prompts.map((prompt) => answersOf(ours, batchOf([prompt]), count)));
+  t.is(first!.status, 'fulfilled');
+  t.like(second, { status: 'rejected', reason: { code: 'KV_NO_FREE_SLOT' } });
+});
+
+transformersTest(
+  `calls that grow beyond the pages take turns, and one that never fits is refused (seed ${seed})`,
+  async (t) => {
+    const eightRows = 8 * 4 * 65_536; // of 32 tokens
+    const { stock, ours, memory } = await openWorld(t, { memoryBudgetBytes: eightRows, pageBytes: 65_536 });
+    const prompts = textsOf(4, 60);
+    const tokens = 40; // 100 of each: 16 rows
+    const wanted = await Promise.all(prompts.map((prompt) => answersOf(stock, batchOf([prompt]), tokens)));
+    t.deepEqual(await Promise.all(prompts.map((prompt) => answersOf(ours, batchOf([prompt]), tokens))), wanted);
+    await t.throwsAsync(answersOf(ours, batchOf(textsOf(1, 300)), count), {
+      code: 'KV_OUT_OF_PAGES',
+      message: /`memoryBudgetBytes`/,
+    });
+    t.deepEqual(await answersOf(ours, batchOf([prompts[1]!]), tokens), wanted[1]);
+    memory.caches[0]!.verify();
+  },
+);
+
+transformersTest(
+  `pasts that are kept hold no slot against others, and go on all the same (seed ${seed})`,
+  async (t) => {
+    const { stock, ours, memory } = await openWorld(t, { slots: 1 });
+    const [one, two] = textsOf(2, 50) as [number[], number[]];
+    const turns = [await kept(ours, one), await kept(ours, two)];
+    t.is(memory.caches[0]!.counts().activeSlots, 1);
+    for (const { sequences, past_key_values: past } of turns) {
+      const text = [...Array.from(sequences.data, Number), 7];
+      t.deepEqual(
+        await answersOf(ours, { ...batchOf([text]), past_key_values: past }, count),
+        await answersOf(stock, batchOf([text]), count),
+      );
+      await past.dispose();
+    }
+    t.is(memory.caches[0]!.counts().activeSlots, 0);
+  },
+);
+
+transformersTest(`pasts that nobody disposes of are released when they are collected (seed ${seed})`, async (t) => {
+  const { ours, memory } = await openWorld(t);
+  for (const prompt of textsOf(3, 20)) await kept(ours, prompt);
+  t.is(memory.caches[0]!.counts().activeSlots, 3);
+  const inspector = new Session();
+  inspector.connect();
+  for (let turn = 0; turn < 100 && memory.caches[0]!.counts().activeSlots > 0; turn += 1) {
+    inspector.post('HeapProfiler.collectGarbage');
+    await new Promise(setImmediate);
+  }
+  inspector.disconnect();
+  t.is(memory.caches[0]!.counts().activeSlots, 0);
+});
+
+transformersTest(`tokens of a past that a later mask hides are not seen any more (seed ${seed})`, async (t) => {
+  const { stock, ours } = await openWorld(t);
+  const { Tensor } = library();
+  const random = new Random(seed);
+  const text = textOf(random, 40);
+  const first = await ours(batchOf([text]));
+  const past = Object.fromEntries(
+    Object.entries(first)
+      .filter(([name]) => name.startsWith('present'))
+      .map(([name, tensor]) => [name.replace('present', 'past_key_values'), tensor]),
+  );
+  const mask = Array.from({ length: 42 }, (_, column) => (column >= 10 && column < 25 ? 0 : 1));
+  const long = (numbers: readonly number[]) =>
+    new Tensor('int64', BigInt64Array.from(numbers, BigInt), [1, numbers.length]);
+  const { logits } = await ours({
+    input_ids: long([7, 8]),
+    attention_mask: long(mask),
+    past_key_values: new (library().DynamicCache)(past),
+  });
+  const { logits: wanted } = await stock(batchOf([[...text.filter((_, column) => mask[column] === 1), 7, 8]]));
+  const got = logits!.data as Float32Array;
+  t.is(got.length, 2 * 96);
+  t.true(got.every((value, at) => Math.abs(value - (wanted!.data as Float32Array).at(at - got.length)!) < 1e-4));
+});
+
+transformersTest(`pasts of other sessions, of other batches and mixed ones are refused (seed ${seed})`, async (t) => {
+  const { stock, ours } = await openWorld(t);
+  const [prompt] = textsOf(1, 20) as [number[]];
+  const foreign = (await kept(stock, prompt)).past_key_values;
+  const own = (await kept(ours, prompt)).past_key_values;
+  const turn = (past: PastValues, rows = 1) =>
+    ours.generate({
+      ...batchOf(new Array<number[]>(rows).fill([...prompt, 1, 2, 3, 4])),
+      past_key_values: past,
+      max_new_tokens: 1,
+    });
+  const message = (names: RegExp) => ({ code: 'KV_INVALID_OPTION', message: names });
+  await t.throwsAsync(
+    turn(foreign),
+    message(/`past_key_values\.0\.key` must be empty, or all of them what one call of this model has returned/),
+  );
+  await t.throwsAsync(turn(own, 2), message(/`past_key_values` must be of a batch of 2, got 'one of 1'/));
+  const mixed = new (library().DynamicCache)({
+    ...(own as Record<string, Tensor>),
+    'past_key_values.1.key': (await kept(ours, prompt)).past_key_values['past_key_values.1.key']!,
+  });
+  await t.throwsAsync(turn(mixed), message(/`past_key_values\.1\.key` must be/));
+});
+
+transformersTest(`positions that count from 1 are computed as they are said (seed ${seed})`, async (t) => {
+  const { stock, ours } = await openWorld(t, { form: { rotary: 'outside', mask: 'causal' }, modelType: 'gemma3_text' });
+  const prompts = textsOf(2, 30);
+  for (const prompt of prompts)
+    t.deepEqual(await answersOf(ours, batchOf([prompt]), count), await answersOf(stock, batchOf([prompt]), count));
+});
+
+transformersTest(
+  `a model that cannot be rewritten runs as before, with one warning that names the node (seed ${seed})`,
+  async (t) => {
+    const warnings: Error[] = [];
+    const listen = (warning: Error): void => {
+      warnings.push(warning);
+    };
+    process.on('warning', listen);
+    t.teardown(() => process.off('warning', listen));
+    const folder = writeModel(t, { mask: 'distances' });
+    const stock = await loadModel(t, folder);
+    const memory = installHere(t);
+    const ours = await loadModel(t, folder);
+    await loadModel(t, folder);
+    await new Promise(setImmediate);
+    t.is(memory.caches.length, 0);
+    t.is(warnings.length, 1);
+    t.like(warnings[0], { code: 'KV_MODEL_INVALID' });
+    t.regex(warnings[0]!.message, /^A model runs as before.*"layer_0\.attended" \(GroupQueryAttention\) adds "mask"/);
+    const prompts = textsOf(1, 20);
+    t.deepEqual(await answersOf(ours, batchOf(prompts), count), await answersOf(stock, batchOf(prompts), count));
+  },
+);
+
+transformersTest(`after a restart a prompt comes from a disk tier, with the same answer (seed ${seed})`, async (t) => {
+  const directory = folderOf(t);
+  const folder = writeModel(t, { heads: 8, kvHeads: 4, dim: 128 });
+  const prompt = textsOf(1, 200)[0]!;
+  const run = async (): Promise<{ readonly answer: number[][]; readonly cached: number }> => {
+    const memory = installHere(t, {
+      prefixCache: { tiers: [diskTier({ directory, bytes: 2 ** 26 })], tierBlockTokens: 16 },
+    });
+    const model = await loadModel(t, folder);
+    const answer = await answersOf(model, batchOf([prompt]), count);
+    const { cachedTokens: cached } = memory.totals;
+    await memory.close();
+    return { answer, cached };
+  };
+  const before = await run();
+  const after = await run();
+  t.is(before.cached, 0);
+  t.true(after.cached >= 0.9 * prompt.length, `${after.cached} of ${prompt.length} tokens`);
+  t.deepEqual(after.answer, before.answer);
+  const other = writeModel(t, { heads: 8, kvHeads: 4, dim: 128, floats: { scale: 0.2 } });
+  const memory = installHere(t, {
+    prefixCache: { tiers: [diskTier({ directory, bytes: 2 ** 26 })], tierBlockTokens: 16 },
+  });
+  await answersOf(await loadModel(t, other), batchOf([prompt]), 1);
+  t.is(memory.totals.cachedTokens, 0, 'another model finds nothing of it');
+});
+
+transformersTest(
+  `what is closed ends its calls, and models that are loaded later run as before (seed ${seed})`,
+  async (t) => {
+    const { ours, memory } = await openWorld(t);
+    const prompts = textsOf(1, 30);
+    const answer = answersOf(ours, batchOf(prompts), 200);
+    await new Promise(setImmediate);
+    await Promise.all([memory.close(), t.throwsAsync(answer, { message: /closed|aborted/ })]);
+    await memory.close();
+    await t.throwsAsync(answersOf(ours, batchOf(prompts), 1), { code: 'KV_CLOSED' });
+    const later = await loadModel(t, writeModel(t, {}));
+    const past = (await kept(later, prompts[0]!)).past_key_values;
+    t.is(past['past_key_values.0.key']!.location, 'cpu');
+  },
+);
+
+test('options that do not exist, values out of range and a missing transformers.js are refused', (t) => {
+  const good = { memoryBudgetBytes: 2 ** 24, from: path.sep };
+  t.throws(() => install(good), { code: 'KV_DEPENDENCY_MISSING', message: /`@huggingface\/transformers`/ });
+  t.throws(() => install({ ...good, slot: 3 } as never), { code: 'KV_UNKNOWN_OPTION', message: /`slots`/ });
+  t.throws(() => install({} as never), { code: 'KV_INVALID_OPTION', message: /`memoryBudgetBytes`/ });
+  for (const wrong of [
+    { slots: 0 },
+    { maxTokens: 0 },
+    { dtype: 'int8' },
+    { threads: -1 },
+    { prefillTokensPerStep: 0 },
+    { waitMs: -1 },
+    { pageBytes: 0 },
+    { from: 7 },
+  ]) {
+    t.throws(() => install({ ...good, ...wrong } as never), { code: 'KV_INVALID_OPTION' }, JSON.stringify(wrong));
+  }
+});
