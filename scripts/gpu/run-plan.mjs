@@ -37,13 +37,14 @@ export async function runPlan(plan, sections, { atOnce }) {
 
 /** Starts the sections in order, `atOnce` at a time; each ends within the stage's seconds. Resolves to their outcomes in that order. */
 async function runStage(planned, sections, seconds, atOnce) {
-  const endMs = performance.now() + seconds * 1e3;
+  const { clock } = sections;
+  const endMs = clock.now() + seconds * 1e3;
   const lanes = Math.min(atOnce, planned.length);
   const waiting = planned.entries();
   const runs = [];
   const runNext = async () => {
     for (const [index, section] of waiting) {
-      runs[index] = await sections.run({ ...section, seconds: (endMs - performance.now()) / 1e3, beside: lanes > 1 });
+      runs[index] = await sections.run({ ...section, seconds: (endMs - clock.now()) / 1e3, beside: lanes > 1 });
     }
   };
   await Promise.all(Array.from({ length: lanes }, runNext));

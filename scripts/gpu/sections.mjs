@@ -5,12 +5,23 @@ import { spawn } from 'node:child_process';
 import { appendFileSync, writeFileSync } from 'node:fs';
 import { clearTimeout, setTimeout } from 'node:timers';
 
+/** `now` in ms; `timer` calls `wake` after a delay, and returns what stops it. Tests have another. */
+const systemClock = {
+  now: () => performance.now(),
+  timer: (wake, delayMs) => {
+    const timer = setTimeout(wake, delayMs);
+    return () => clearTimeout(timer);
+  },
+};
+
 const termMs = 3000;
 /** What a killed process and those that it started take to be gone; longer, and it is left behind. */
 const goneMs = 1000;
 const mostKept = 2 ** 20;
 
 export class Sections {
+  /** By which its seconds are counted. */
+  clock;
   #endMs;
   #log;
   #print;
@@ -21,9 +32,10 @@ export class Sections {
    * All of them end `seconds` from now. The file `log` gets all that is printed; `onEnd` gets { title, verdict, seconds } of each
    * section as it ends.
    */
-  constructor({ seconds, log, print = (text) => process.stdout.write(text), onEnd = () => {} }) {
+  constructor({ seconds, log, print = (text) => process.stdout.write(text), onEnd = () => {}, clock = systemClock }) {
+    this.clock = clock;
     this.#onEnd = onEnd;
-    this.#endMs = performance.now() + seconds * 1e3;
+    this.#endMs = clock.now() + seconds * 1e3;
     this.#log = log;
     this.#print = print;
     writeFileSync(log, '');
@@ -39,13 +51,13 @@ export class Sections {
    * `isLate`: its seconds were over before it ended.
    */
   async run({ title, seconds, command, env = {}, beside = false }) {
-    const begin = performance.now();
+    const begin = this.clock.now();
     const heading = `\n== ${title}\n`;
     if (!beside) this.say(heading);
     const show = beside ? () => {} : (text) => this.say(text);
-    const { failure, isLate = false, output } = await runFor(Math.min(seconds * 1e3, this.#endMs - begin - termMs - goneMs), command, env, show);
+    const { failure, isLate = false, output } = await runFor(Math.min(seconds * 1e3, this.#endMs - begin - termMs - goneMs), command, { env, show, clock: this.clock });
     if (beside) this.say(heading + output);
-    this.#end(title, failure === undefined ? 'passed' : `FAILED (${failure})`, (performance.now() - begin) / 1e3);
+    this.#end(title, failure === undefined ? 'passed' : `FAILED (${failure})`, (this.clock.now() - begin) / 1e3);
     return { passed: failure === undefined, isLate, output };
   }
 
@@ -75,7 +87,7 @@ export class Sections {
  * Runs a command; resolves to { failure, isLate, output }: why it failed, if so, and whether that was for want of time. Ends the processes
  * that it started; one that is not in its group, or that cannot be killed while the device's driver holds it, is left behind.
  */
-function runFor(ms, [program, ...args], env, show) {
+function runFor(ms, [program, ...args], { env, show, clock }) {
   if (ms <= 0) return { failure: 'there was no time left', isLate: true, output: '' };
   return new Promise((resolve) => {
     const child = spawn(program, args, { detached: true, stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } });
@@ -97,13 +109,13 @@ function runFor(ms, [program, ...args], env, show) {
       child.unref();
       resolve({ failure: 'it ran out of time, and could not be ended', isLate, output });
     };
-    const timers = [
-      setTimeout(() => { isLate = true; kill('SIGTERM'); }, ms), setTimeout(() => kill('SIGKILL'), ms + termMs), setTimeout(leave, ms + termMs + goneMs),
+    const stops = [
+      clock.timer(() => { isLate = true; kill('SIGTERM'); }, ms), clock.timer(() => kill('SIGKILL'), ms + termMs), clock.timer(leave, ms + termMs + goneMs),
     ];
     for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', take);
     child.on('error', (error) => resolve({ failure: error.message, output }));
     child.on('close', (code, signal) => {
-      for (const timer of timers) clearTimeout(timer);
+      for (const stop of stops) stop();
       kill('SIGKILL');
       const how = signal ?? `exit code ${code}`;
       resolve({ failure: isLate ? 'it ran out of time' : code === 0 ? undefined : how, isLate, output });

@@ -7,6 +7,8 @@ import { pathToFileURL } from 'node:url';
 
 import test from 'ava';
 
+import { SteppedClock } from '../serving/stepped-clock.js';
+
 interface Sections {
   run(section: {
     title: string; seconds: number; command: readonly string[]; beside?: boolean;
@@ -18,12 +20,15 @@ const sourceFolder = path.resolve(__dirname, '..', '..', 'scripts', 'gpu');
 const program = (text: string): readonly string[] => [process.execPath, '-e', text];
 const forEver = 'setInterval(() => {}, 1000)';
 
-async function open(seconds: number): Promise<{ sections: Sections; log: () => string; file: string }> {
+/** Sections that have `seconds` together. So many ms pass when their output has `hangs`, and no time else. */
+async function open(seconds: number, { hangs = /^$/, ms = 0 } = {}): Promise<{ sections: Sections; log: () => string; file: string }> {
   const { Sections: Opened } = await import(pathToFileURL(path.join(sourceFolder, 'sections.mjs')).href) as {
-    Sections: new (options: { seconds: number; log: string; print: () => void }) => Sections;
+    Sections: new (options: { seconds: number; log: string; print: (text: string) => void; clock: SteppedClock['options'] }) => Sections;
   };
   const file = path.join(mkdtempSync(path.join(tmpdir(), 'virtual-kv-')), 'results.log');
-  return { sections: new Opened({ seconds, log: file, print: () => {} }), log: () => readFileSync(file, 'utf8'), file };
+  const clock = new SteppedClock();
+  const print = (text: string): void => { if (hangs.test(text)) setImmediate(() => { clock.advance(ms); }); };
+  return { sections: new Opened({ seconds, log: file, print, clock: clock.options }), log: () => readFileSync(file, 'utf8'), file };
 }
 
 const isAlive = (pid: number): boolean => {
@@ -36,7 +41,7 @@ const isAlive = (pid: number): boolean => {
 };
 
 test('a section that hangs is ended after its seconds with all that it started, and the next one runs', async (t) => {
-  const { sections, log } = await open(60);
+  const { sections, log } = await open(60, { hangs: /^child \d/m, ms: 1000 });
   const child = `require('node:child_process').spawn(process.execPath, ['-e', ${JSON.stringify(forEver)}]).pid`;
   const hung = await sections.run({ title: 'hangs', seconds: 1, command: program(`console.log('child', ${child}); ${forEver}`) });
   t.deepEqual([hung.passed, hung.isLate], [false, true]);
@@ -49,7 +54,7 @@ test('a section that hangs is ended after its seconds with all that it started, 
 });
 
 test('a section whose output a process outside its group holds open ends all the same', async (t) => {
-  const { sections, log } = await open(60);
+  const { sections, log } = await open(60, { hangs: /^outside \d/m, ms: 5000 });
   const outside = `require('node:child_process').spawn(process.execPath, ['-e', 'setTimeout(() => {}, 50_000)'], { detached: true, stdio: 'inherit' }).pid`;
   const hung = await sections.run({ title: 'hangs', seconds: 1, command: program(`console.log('outside', ${outside}); ${forEver}`) });
   const pid = Number(/outside (\d+)/.exec(hung.output)?.[1]);
