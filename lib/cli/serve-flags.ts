@@ -3,7 +3,9 @@
 import { InvalidArgumentError, Option, type Command } from 'commander';
 
 import { formatNumber } from '../base/format.js';
-import { diskTier, hostTier, layoutKinds, redisTier, type DriverChoice, type Dtype, type LayoutKind, type Tier } from '../index.js';
+import {
+  diskTier, hostTier, layoutKinds, redisTier, type DriverChoice, type Dtype, type LayoutKind, type Tier,
+} from '../index.js';
 import { countFrom, dtypeFlag, pageSizeFlag, sizeFlag } from './flag-values.js';
 
 /** As commander parses them; an absent flag is undefined. */

@@ -4,7 +4,9 @@
 import { createError } from '../base/errors.js';
 import { instanceOf, integer, readOptions, withDefault } from '../base/options.js';
 import { LlamaTokenizer, type TextPieces } from './tokenizer.js';
-import { readChat, readChatSignal, readEncode, type ChatMessage, type EncodeChatOptions, type EncodeOptions } from './tokenizer-arguments.js';
+import {
+  readChat, readChatSignal, readEncode, type ChatMessage, type EncodeChatOptions, type EncodeOptions,
+} from './tokenizer-arguments.js';
 import { TokenizerThread } from './tokenizer-thread.js';
 import type { TokenizerJob } from './tokenizer-worker.js';
 
@@ -64,8 +66,8 @@ export class BackgroundTokenizer {
   }
 
   /**
-   * The tokens that `LlamaTokenizer.encodeChat` gives; the template is filled in on the worker, too, where the conversation is long. Rejects as
-   * `encode` does, and with KV_MODEL_INVALID as `encodeChat` does there.
+   * The tokens that `LlamaTokenizer.encodeChat` gives; the template is filled in on the worker, too, where the
+   * conversation is long. Rejects as `encode` does, and with KV_MODEL_INVALID as `encodeChat` does there.
    */
   async encodeChat(
     messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>> = {}, options: EncodeChatOptions = {},

@@ -1,5 +1,5 @@
-// The thread of a TokenizerThread: with the first job it makes the same tokenizer again, from the same files; then it answers each text, and
-// each conversation, with its tokens, or with what failed.
+// The thread of a TokenizerThread: with the first job it makes the same tokenizer again, from the same files; then it
+// answers each text, and each conversation, with its tokens, or with what failed.
 
 import { parentPort, workerData } from 'node:worker_threads';
 

@@ -110,7 +110,10 @@ export class CachePool {
     this.#quota?.add(node, rows);
   }
 
-  /** Counts its rows by age, in requests that ended since, up to bounds of at most 1,024. Where there are more than `maxNodes` nodes, looks at every second, third, …, which count for the others too. */
+  /**
+   * Counts its rows by age, in requests that ended since, up to bounds of at most 1,024. Where there are more than
+   * `maxNodes` nodes, looks at every second, third, …, which count for the others too.
+   */
   rowsByAge(bounds: readonly number[], maxNodes: number): RowsByAge {
     const nodes = this.#nodes;
     const rows = new Array<number>(bounds.length + 1).fill(0);

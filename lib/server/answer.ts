@@ -1,6 +1,6 @@
-// Answer: one choice of a response: the text of a token stream, piece by piece, up to a stop string, parted into what a chat's answer
-// consists of, and how likely its tokens were. It has one reader. The request of the scheduler ends with it: where the reader leaves, as
-// cancelled.
+// Answer: one choice of a response: the text of a token stream, piece by piece, up to a stop string, parted into what a
+// chat's answer consists of, and how likely its tokens were. It has one reader. The request of the scheduler ends with
+// it: where the reader leaves, as cancelled.
 
 import type { TokenLogProbability, TokenStream } from '../index.js';
 import type { ChatDelta, ChatText } from './chat-text.js';

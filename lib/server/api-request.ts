@@ -1,10 +1,12 @@
-// ApiRequest: what the bodies of `/v1/chat/completions` and `/v1/completions` ask for, read as strictly as options are: what is unknown is
-// ignored and named, or refused with a suggestion, as the server's option says; what would change the answer's form, and this server does not
-// have, is refused by name. null counts as left out. Nothing is tokenized here.
+// ApiRequest: what the bodies of `/v1/chat/completions` and `/v1/completions` ask for, read as strictly as options are:
+// what is unknown is ignored and named, or refused with a suggestion, as the server's option says; what would change
+// the answer's form, and this server does not have, is refused by name. null counts as left out. Nothing is tokenized
+// here.
 
 import { createError } from '../base/errors.js';
 import {
-  arrayOf, boolean, integer, isOptionsObject, number, oneOf, optional, readArray, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
+  arrayOf, boolean, integer, isOptionsObject, number, oneOf, optional, readArray, readOptions, string, withDefault,
+  type Field, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import type { ChatMessage } from '../llama/index.js';
 import { ignored, messagesField } from './chat-messages.js';
@@ -162,11 +164,15 @@ const completionSpec = {
   suffix: unsupported('nothing is filled in before a text', "Write the model's own marks for it into the prompt.", ''),
 };
 
-/** Reads a body of `/v1/chat/completions`. `unknown`: takes what is unknown, which is refused without it. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION and KV_NOT_SUPPORTED. */
+/**
+ * Reads a body of `/v1/chat/completions`. `unknown`: takes what is unknown, which is refused without it. Throws
+ * KV_UNKNOWN_OPTION, KV_INVALID_OPTION and KV_NOT_SUPPORTED.
+ */
 export function readChatRequest(body: Body, unknown: UnknownParameters | undefined): ApiRequest {
   const owner = '/v1/chat/completions';
   const {
-    messages, max_completion_tokens: most, logprobs, top_logprobs: best, tools, tool_choice: choice, parallel_tool_calls: isParallel,
+    messages, max_completion_tokens: most, logprobs, top_logprobs: best, tools, tool_choice: choice,
+    parallel_tool_calls: isParallel,
     chat_template_kwargs: kwargs, reasoning_effort: effort, ...read
   } = readOptions(owner, knownOf(body, chatSpec, unknown), chatSpec);
   if (!logprobs && best > 0) {
@@ -174,7 +180,8 @@ export function readChatRequest(body: Body, unknown: UnknownParameters | undefin
   }
   const offered = offeredTools(tools, choice, owner);
   const values = {
-    ...effort === undefined ? {} : { reasoning_effort: effort }, ...effort === 'none' ? { enable_thinking: false } : {}, ...kwargs,
+    ...effort === undefined ? {} : { reasoning_effort: effort }, ...effort === 'none' ? { enable_thinking: false } : {},
+    ...kwargs,
     ...offered.length === 0 ? {} : { tools: offered, tool_choice: choice },
   };
   return {

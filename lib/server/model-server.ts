@@ -47,11 +47,13 @@ export class ModelServer {
     const framework = loadHono(load);
     const requestTimeout = Math.ceil(requestTimeoutMs); // Node refuses fractions
     const server = createServer({
-      requestTimeout, headersTimeout: requestTimeout, connectionsCheckingInterval: Math.min(1_000, requestTimeout), keepAliveTimeout: keepAliveMs,
+      requestTimeout, headersTimeout: requestTimeout, connectionsCheckingInterval: Math.min(1_000, requestTimeout),
+      keepAliveTimeout: keepAliveMs,
     });
     this.#server = server;
     const open = new Connections(server, {
-      stallTimeoutMs, most: maxConnections, mostPerAddress: maxConnectionsPerAddress, onFull: (socket) => { refuse(socket, tooManyConnections()); },
+      stallTimeoutMs, most: maxConnections, mostPerAddress: maxConnectionsPerAddress,
+      onFull: (socket) => { refuse(socket, tooManyConnections()); },
     });
     /** Answers what no route sees. */
     const refuse = (socket: Duplex, error: unknown): void => {
@@ -135,7 +137,8 @@ export class ModelServer {
 const closed = (): Error => createError('KV_CLOSED', { operation: 'listen', owner: 'ModelServer' });
 
 const tooManyConnections = (): Error => createError('KV_REQUEST_INVALID', {
-  reason: 'too-many', problem: 'its address has as many connections open as are allowed, or the server has', hint: 'Use them again, or close some.',
+  reason: 'too-many', problem: 'its address has as many connections open as are allowed, or the server has',
+  hint: 'Use them again, or close some.',
 });
 
 /** Why Node's parser, or the adapter's, does not take a request. */

@@ -1,6 +1,6 @@
-// How likely the tokens of a prompt are, each behind those before it (`echo` with `logprobs`): the prompt is generated once more from its
-// first token on, by a sampler that always chooses what it says. So any engine that answers with logits can, at the cost of one decoding
-// step for each token.
+// How likely the tokens of a prompt are, each behind those before it (`echo` with `logprobs`): the prompt is generated
+// once more from its first token on, by a sampler that always chooses what it says. So any engine that answers with
+// logits can, at the cost of one decoding step for each token.
 
 import type { GenerationRequest, OnlineScheduler, TokenLogProbability } from '../index.js';
 
@@ -13,7 +13,8 @@ export async function scorePrompt(scheduler: OnlineScheduler, request: ServedReq
   const first: TokenLogProbability = { token: tokens[0]!, logProbability: Number.NaN, best: [] };
   if (tokens.length === 1) return [first];
   const { result } = scheduler.submit({
-    tokens: tokens.slice(0, 1), maxNewTokens: tokens.length - 1, logProbabilities, sampler: (_, index) => tokens[index + 1]!,
+    tokens: tokens.slice(0, 1), maxNewTokens: tokens.length - 1, logProbabilities,
+    sampler: (_, index) => tokens[index + 1]!,
     caching: 'off', tenant, salt, urgency, signal, deadlineMs,
   });
   return [first, ...(await result).logProbabilities!];

@@ -50,7 +50,8 @@ export class Submission {
   }
 
   /**
-   * Submits what a request asks for. Rejects with what the request is refused for, and then nothing of it was submitted.
+   * Submits what a request asks for. Rejects with what the request is refused for, and then nothing of it was
+   * submitted.
    */
   async submit(kind: CompletionKind, { prompt, parameters }: ApiRequest, asking: Asking): Promise<Completion> {
     const { signal } = asking;
@@ -155,8 +156,10 @@ export class Submission {
     const stopTokens = [...parameters.ignore_eos ? [] : ends, ...parameters.stop_token_ids];
     const sampler = samplerOf(parameters, choice);
     return {
-      tokens, maxNewTokens: Math.min(Math.max(1, parameters.max_tokens ?? most), most), stopTokens, tokenizer, stopStrings: parameters.stop,
-      logProbabilities: parameters.logprobs, sampler: minTokens > 0 ? withoutEarly(sampler, stopTokens, minTokens) : sampler, tenant, salt, urgency,
+      tokens, maxNewTokens: Math.min(Math.max(1, parameters.max_tokens ?? most), most), stopTokens, tokenizer,
+      stopStrings: parameters.stop,
+      logProbabilities: parameters.logprobs,
+      sampler: minTokens > 0 ? withoutEarly(sampler, stopTokens, minTokens) : sampler, tenant, salt, urgency,
       signal, priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: this.#leftMs(parameters, startMs),
     };
   }
@@ -193,7 +196,7 @@ function charactersOf(prompt: Prompt): number {
   if (typeof prompt === 'string' || !('messages' in prompt)) return prompt.length;
   const { messages, values } = prompt;
   const told = Object.keys(values).length === 0 ? 0 : JSON.stringify(values).length;
-  return messages.reduce((sum, { role: _, content, ...more }) => sum + content.length + (Object.keys(more).length === 0 ? 0 : JSON.stringify(more).length), told);
+  return messages.reduce((sum, message) => sum + (Object.keys(message).length === 2 ? message.content : JSON.stringify(message)).length, told);
 }
 
 function notEmpty(tokens: readonly number[], option: string): readonly number[] {

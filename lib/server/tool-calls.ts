@@ -1,5 +1,6 @@
-// ToolCalls: the calls of functions in an answer, in the forms in which models write them: Hermes and Qwen `<tool_call>{…}</tool_call>`,
-// Llama 3.1 and Mistral as JSON that is the whole answer. What is no call of that form stays text.
+// ToolCalls: the calls of functions in an answer, in the forms in which models write them: Hermes and Qwen
+// `<tool_call>{…}</tool_call>`, Llama 3.1 and Mistral as JSON that is the whole answer. What is no call of that form
+// stays text.
 
 import { randomInt } from 'node:crypto';
 

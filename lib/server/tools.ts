@@ -1,5 +1,5 @@
-// The tools of a chat request: functions that the model may call. They go to the chat template, which says them to the model in its own
-// words; nothing forces the model to call one.
+// The tools of a chat request: functions that the model may call. They go to the chat template, which says them to the
+// model in its own words; nothing forces the model to call one.
 
 import { createError } from '../base/errors.js';
 import { isOptionsObject, readArray, string, type Field } from '../base/options.js';
@@ -38,11 +38,15 @@ export const toolChoiceField: Field<ToolChoice> = (value, place) => {
   const name = (value as { readonly function?: { readonly name?: unknown } }).function?.name;
   if (typeof name === 'string' && name !== '') return { type: 'function', function: { name } };
   throw createError('KV_INVALID_OPTION', {
-    reason: 'type', ...place, expected: "'none', 'auto', 'required' or `{ type: 'function', function: { name } }`", received: value,
+    reason: 'type', ...place, expected: "'none', 'auto', 'required' or `{ type: 'function', function: { name } }`",
+    received: value,
   });
 };
 
-/** The tools that the model is told of: none, all, or the one that is to be called. Throws KV_INVALID_OPTION where that is not among them. */
+/**
+ * The tools that the model is told of: none, all, or the one that is to be called. Throws KV_INVALID_OPTION where that
+ * is not among them.
+ */
 export function offeredTools(tools: readonly Tool[], choice: ToolChoice, owner: string): readonly Tool[] {
   if (choice === 'none') return [];
   if (typeof choice === 'string') return tools;
