@@ -26,5 +26,7 @@ export function readApiKeys(file: string): ApiKey[] {
     keys.push({ key, tenant, ...words.length > 2 ? { maxUrgency } : {} });
   });
   if (keys.length > 0) return keys;
-  throw createError('KV_INVALID_OPTION', { reason: 'range', owner: 'vkv serve', option: '--api-keys', expected: 'a file with at least one key', received: file });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'vkv serve', option: '--api-keys', expected: 'a file with at least one key', received: file,
+  });
 }

@@ -27,7 +27,9 @@ let tokenizer: LlamaTokenizer | undefined;
 function answerTo(job: TokenizerJob): TokenizerAnswer {
   try {
     tokenizer ??= openTokenizer();
-    const tokens = 'text' in job ? tokenizer.encode(job.text, { specialTokens: job.specialTokens }) : tokenizer.encodeChat(job.messages, job.values);
+    const tokens = 'text' in job
+      ? tokenizer.encode(job.text, { specialTokens: job.specialTokens })
+      : tokenizer.encodeChat(job.messages, job.values);
     return { tokens: Int32Array.from(tokens) };
   } catch (error) {
     return sentError(error);

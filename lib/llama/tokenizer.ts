@@ -75,7 +75,9 @@ export class LlamaTokenizer {
   /** Tokens of a plain text, with whatever the tokenizer puts around one. */
   encode(given: string, options?: EncodeOptions): number[] {
     const { text, specialTokens } = readEncode(given, options);
-    return this.#tokenizer.encode(specialTokens === 'parse' ? this.#special.spell(text) : text, { add_special_tokens: true }).ids;
+    return this.#tokenizer.encode(
+      specialTokens === 'parse' ? this.#special.spell(text) : text, { add_special_tokens: true },
+    ).ids;
   }
 
   /**

@@ -48,7 +48,9 @@ export class ApiKeys {
   constructor(keys: readonly ApiKey[]) {
     this.#clients = keys.map(({ key, tenant, maxUrgency }) => {
       const digest = digestOf(key);
-      return { digest, client: { tenant: tenant ?? `key-${digestOf(`tenant of ${key}`).toString('hex', 0, 16)}`, maxUrgency } };
+      return {
+        digest, client: { tenant: tenant ?? `key-${digestOf(`tenant of ${key}`).toString('hex', 0, 16)}`, maxUrgency }
+      };
     });
   }
 

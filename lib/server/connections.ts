@@ -40,7 +40,8 @@ export class Connections {
     server.on('connection', (socket: Socket) => {
       const address = networkOf(socket.remoteAddress ?? '');
       const isFull = this.#open.size >= most || (this.#counts.get(address) ?? 0) >= mostPerAddress;
-      const hasRoom = !isFull || this.#closeIdle((this.#counts.get(address) ?? 0) >= mostPerAddress ? address : this.#busiest());
+      const hasRoom = !isFull
+        || this.#closeIdle((this.#counts.get(address) ?? 0) >= mostPerAddress ? address : this.#busiest());
       this.#enter(socket, address);
       if (!hasRoom) onFull(socket);
     });
@@ -86,7 +87,9 @@ export class Connections {
   }
 
   #enter(socket: Socket, address: string): void {
-    const connection = { address, controller: new AbortController(), responses: new Set<ServerResponse>(), hasAsked: false };
+    const connection = {
+      address, controller: new AbortController(), responses: new Set<ServerResponse>(), hasAsked: false,
+    };
     this.#open.set(socket, connection);
     this.#counts.set(address, (this.#counts.get(address) ?? 0) + 1);
     socket.once('close', () => {

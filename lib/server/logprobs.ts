@@ -48,7 +48,9 @@ export class Logprobs {
     });
     return {
       tokens: tokens.map(({ token }) => this.#textOf(token)),
-      token_logprobs: tokens.map(({ logProbability }) => (Number.isNaN(logProbability) ? null : Math.max(impossible, logProbability))),
+      token_logprobs: tokens.map(
+        ({ logProbability }) => (Number.isNaN(logProbability) ? null : Math.max(impossible, logProbability)),
+      ),
       top_logprobs: tokens.map((each) => (Number.isNaN(each.logProbability) ? null : this.#top(each))),
       text_offset: offsets,
     };

@@ -8,7 +8,9 @@ import type { GenerationRequest, OnlineScheduler, TokenLogProbability } from '..
 export type ServedRequest = GenerationRequest & { readonly tokens: readonly number[] };
 
 /** [token of the prompt]; NaN of the first, before which nothing stands. Rejects as the request does. */
-export async function scorePrompt(scheduler: OnlineScheduler, request: ServedRequest): Promise<readonly TokenLogProbability[]> {
+export async function scorePrompt(
+  scheduler: OnlineScheduler, request: ServedRequest,
+): Promise<readonly TokenLogProbability[]> {
   const { tokens, logProbabilities, tenant, salt, urgency, signal, deadlineMs } = request;
   const first: TokenLogProbability = { token: tokens[0]!, logProbability: Number.NaN, best: [] };
   if (tokens.length === 1) return [first];

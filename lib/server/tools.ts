@@ -10,7 +10,9 @@ export interface Tool {
   readonly function: { readonly name: string; readonly [more: string]: unknown };
 }
 
-export type ToolChoice = 'none' | 'auto' | 'required' | { readonly type: 'function'; readonly function: { readonly name: string } };
+export type ToolChoice = 'none' | 'auto' | 'required' | {
+  readonly type: 'function'; readonly function: { readonly name: string },
+};
 
 const mostTools = 512;
 
@@ -18,9 +20,13 @@ export const toolsField: Field<readonly Tool[]> = (value, place) => {
   if (value === undefined) return [];
   const tools = readArray(value, place, (tool, index) => {
     const option = `${place.option}[${index}]`;
-    const { type, function: called } = (isOptionsObject(tool) ? tool : {}) as { readonly type?: unknown; readonly function?: unknown };
+    const {
+      type, function: called,
+    } = (isOptionsObject(tool) ? tool : {}) as { readonly type?: unknown; readonly function?: unknown };
     if (typeof type === 'string' && type !== 'function') {
-      throw createError('KV_NOT_SUPPORTED', { option: `${option}.type`, problem: 'the server has no tools of its own', hint: "Send tools of type 'function'." });
+      throw createError('KV_NOT_SUPPORTED', {
+        option: `${option}.type`, problem: 'the server has no tools of its own', hint: "Send tools of type 'function'."
+      });
     }
     if (type === undefined || !isOptionsObject(called)) {
       throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, option, expected: "a tool: `{ type: 'function', function: { name } }`", received: tool });
@@ -29,7 +35,9 @@ export const toolsField: Field<readonly Tool[]> = (value, place) => {
     return tool as Tool;
   });
   if (tools.length <= mostTools) return tools;
-  throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected: `at most ${mostTools} tools`, received: tools.length });
+  throw createError(
+    'KV_INVALID_OPTION', { reason: 'range', ...place, expected: `at most ${mostTools} tools`, received: tools.length },
+  );
 };
 
 export const toolChoiceField: Field<ToolChoice> = (value, place) => {
@@ -53,5 +61,7 @@ export function offeredTools(tools: readonly Tool[], choice: ToolChoice, owner: 
   const { name } = choice.function;
   const chosen = tools.filter(({ function: called }) => called.name === name);
   if (chosen.length > 0) return chosen;
-  throw createError('KV_INVALID_OPTION', { reason: 'range', owner, option: 'tool_choice.function.name', expected: 'the name of one of `tools`', received: name });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner, option: 'tool_choice.function.name', expected: 'the name of one of `tools`', received: name
+  });
 }

@@ -33,7 +33,9 @@ export class UnknownParameters {
     const known = this.#known(message as Body, messageSpec, 'messages[].');
     const { content } = known;
     if (!Array.isArray(content)) return known;
-    return { ...known, content: content.map((part: unknown) => (isText(part) ? this.#known(part, partSpec, 'messages[].content[].') : part)) };
+    return { ...known, content: content.map(
+      (part: unknown) => (isText(part) ? this.#known(part, partSpec, 'messages[].content[].') : part),
+    ) };
   }
 
   #known(given: Body, spec: FieldSpec, path: string): Body {
