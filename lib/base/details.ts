@@ -269,8 +269,8 @@ export interface ErrorDetails extends MachineDetails {
 
   // Server: what its clients' requests are refused for
   KV_REQUEST_INVALID: {
-    readonly reason: 'malformed' | 'too-large' | 'headers-too-large' | 'too-slow' | 'media-type' | 'not-found' | 'method' | 'expectation' |
-      'unauthorized' | 'forbidden' | 'too-many';
+    readonly reason: 'malformed' | 'too-large' | 'headers-too-large' | 'too-slow' | 'media-type' | 'not-found' |
+      'method' | 'expectation' | 'unauthorized' | 'forbidden' | 'too-many';
     /** Ends the sentence "The request was refused: …". */
     readonly problem: string;
     /** One whole sentence: what to do instead. */

@@ -1,5 +1,6 @@
-// Reads the file of `vkv serve --api-keys`: a key in each line, then its tenant and the most urgent that its requests can be, where they
-// are given, with spaces between them. Lines that begin with # are comments. Errors name the line and never the key.
+// Reads the file of `vkv serve --api-keys`: a key in each line, then its tenant and the most urgent that its requests
+// can be, where they are given, with spaces between them. Lines that begin with # are comments. Errors name the line
+// and never the key.
 
 import { readFileSync } from 'node:fs';
 
@@ -17,12 +18,15 @@ export function readApiKeys(file: string): ApiKey[] {
     const maxUrgency = /^\d{1,3}$/.test(urgency) ? Number(urgency) : 256;
     if (!/^[\x21-\x7e]+$/.test(key) || maxUrgency > 255 || more.length > 0) {
       throw createError('KV_INVALID_OPTION', {
-        reason: 'range', owner: 'vkv serve', option: '--api-keys', received: `line ${index + 1} of ${file}, which has ${words.length} words`,
+        reason: 'range', owner: 'vkv serve', option: '--api-keys',
+        received: `line ${index + 1} of ${file}, which has ${words.length} words`,
         expected: 'a file of lines `KEY`, `KEY TENANT` or `KEY TENANT URGENCY`, with keys of visible ASCII characters and an urgency of at most 255',
       });
     }
     keys.push({ key, tenant, ...words.length > 2 ? { maxUrgency } : {} });
   });
   if (keys.length > 0) return keys;
-  throw createError('KV_INVALID_OPTION', { reason: 'range', owner: 'vkv serve', option: '--api-keys', expected: 'a file with at least one key', received: file });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'vkv serve', option: '--api-keys', expected: 'a file with at least one key', received: file,
+  });
 }

@@ -3,7 +3,9 @@
 import { InvalidArgumentError, Option, type Command } from 'commander';
 
 import { formatNumber } from '../base/format.js';
-import { diskTier, hostTier, layoutKinds, redisTier, type DriverChoice, type Dtype, type LayoutKind, type Tier } from '../index.js';
+import {
+  diskTier, hostTier, layoutKinds, redisTier, type DriverChoice, type Dtype, type LayoutKind, type Tier,
+} from '../index.js';
 import { countFrom, dtypeFlag, pageSizeFlag, sizeFlag } from './flag-values.js';
 import { modelPath } from './shipped.js';
 
@@ -53,13 +55,24 @@ export function describeServe(command: Command): Command {
   const count = countFrom(1);
   return command
     .description("a model from a Hugging Face folder behind OpenAI's HTTP API")
-    .option('--model <folder>', 'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file; or storyteller, which comes with the package', modelPath)
-    .option('--onnx <folder>', 'instead: a decoder in ONNX with its tokenizer.json, computed by the onnxruntime-node that is installed; or the .onnx file', modelPath)
+    .option(
+      '--model <folder>',
+      'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file; or storyteller, ' +
+        'which comes with the package', modelPath
+    )
+    .option(
+      '--onnx <folder>',
+      'instead: a decoder in ONNX with its tokenizer.json, computed by the onnxruntime-node that is installed; or the ' +
+        '.onnx file', modelPath
+    )
     .option('--name <name>', "the model's name for clients (default: that of the folder or file)")
     .option('--host <address>', 'where to listen; 0.0.0.0: also for other machines', '127.0.0.1')
     .option('--port <number>', 'the port; 0: any that is free', countFrom(0), 8_000)
     .option('--slots <count>', 'sequences that run at a time', count, 16)
-    .option('--max-tokens <count>', `tokens of a prompt and its answer (default: the model's limit, at most ${formatNumber(mostTokens)})`, count)
+    .option(
+      '--max-tokens <count>',
+      `tokens of a prompt and its answer (default: the model's limit, at most ${formatNumber(mostTokens)})`, count
+    )
     .option('--memory-bytes <size>', 'memory for K and V', sizeFlag, 2 ** 30)
     .option('--page-bytes <size>', "bytes of a physical page (default: the driver's smallest)", pageSizeFlag)
     .addOption(new Option('--weights <kind>', 'mapped: shared with other processes; copied; int8: made while loading, for the CPU; half the bytes, and answers change a little')
@@ -72,21 +85,43 @@ export function describeServe(command: Command): Command {
     .option('--threads <count>', 'threads on the CPU', count)
     .option('--max-waiting <count>', 'requests that may wait; more are turned away with 429', count, 256)
     .option('--prefill-tokens-per-step <count>', 'prompt tokens in a step', count)
-    .option('--api-key <key>', 'a key that clients must send, a tenant of its own; again for another (default: VKV_API_KEY, else none)', several)
+    .option(
+      '--api-key <key>',
+      'a key that clients must send, a tenant of its own; again for another (default: VKV_API_KEY, else none)', several
+    )
     .option('--api-keys <file>', 'keys of clients: a line for each, KEY, KEY TENANT or KEY TENANT URGENCY, the most urgent that its requests can be')
-    .option('--max-urgency <number>', 'the most urgent that a request can be, 0 to 255 (default: 0, all are alike)', countFrom(0))
-    .option('--allowed-host <name>', 'a name that a proxy on this machine passes on as Host; again for another; *: any', several)
-    .option('--cors <origin>', 'pages that may use it from a browser, such as https://app.example; again for another; *: any', several)
+    .option(
+      '--max-urgency <number>', 'the most urgent that a request can be, 0 to 255 (default: 0, all are alike)',
+      countFrom(0),
+    )
+    .option(
+      '--allowed-host <name>', 'a name that a proxy on this machine passes on as Host; again for another; *: any',
+      several,
+    )
+    .option(
+      '--cors <origin>', 'pages that may use it from a browser, such as https://app.example; again for another; *: any',
+      several,
+    )
     .option('--max-connections <count>', 'connections at a time (default: 1,024)', count)
     .option('--max-connections-per-address <count>', 'of these from one address (default: half of them)', count)
-    .option('--keep-alive-ms <ms>', 'ms that an idle connection is kept: longer than proxies keep theirs (default: 100,000)', count)
-    .option('--pass-timeout-ms <ms>', 'ms after which a pass of the model is given up, and the server is not ready', count, 120_000)
+    .option(
+      '--keep-alive-ms <ms>', 'ms that an idle connection is kept: longer than proxies keep theirs (default: 100,000)',
+      count,
+    )
+    .option(
+      '--pass-timeout-ms <ms>', 'ms after which a pass of the model is given up, and the server is not ready', count,
+      120_000
+    )
     .addOption(new Option('--parameters <kind>', 'what becomes of parameters that it does not know: lenient: ignored, and named in the header x-ignored-parameters; strict: refused')
       .choices(['lenient', 'strict']).default('lenient'))
-    .addOption(new Option('--layout <kind>', 'how tensors share address ranges').choices(layoutKinds).default('per-layer'))
+    .addOption(
+      new Option('--layout <kind>', 'how tensors share address ranges').choices(layoutKinds).default('per-layer'),
+    )
     .option('--host-tier <size>', "keep what the device has no room for in this much of the process's memory", sizeFlag)
     .option('--disk <directory=size>', 'keep it in files of this folder, also for the next start', diskFlag)
-    .option('--redis <url>', 'keep it in a Redis or Valkey, for other servers of the model, too; redis://:PASSWORD@HOST:PORT')
+    .option(
+      '--redis <url>', 'keep it in a Redis or Valkey, for other servers of the model, too; redis://:PASSWORD@HOST:PORT'
+    )
     .option('--model-id <name>', "names the weights and their revision in --disk and --redis (default: a digest of the model's; needed with --onnx)")
     .option('--max-body-bytes <size>', 'bytes of a request', sizeFlag)
     .option('--deadline-ms <ms>', 'ms that an answer may take (default: 600,000)', count)
@@ -101,7 +136,9 @@ function several(value: string, before: readonly string[] = []): readonly string
 /** Parses `DIR=SIZE`. */
 function diskFlag(text: string): NonNullable<ServeFlags['disk']> {
   const [, directory, size] = /^(.+)=([^=]+)$/.exec(text) ?? [];
-  if (directory === undefined) throw new InvalidArgumentError('It must be a folder and a size, such as /var/cache/kv=1TB.');
+  if (directory === undefined) {
+    throw new InvalidArgumentError('It must be a folder and a size, such as /var/cache/kv=1TB.');
+  }
   return { directory, bytes: sizeFlag(size!) };
 }
 

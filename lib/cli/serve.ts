@@ -61,14 +61,17 @@ async function serve(flags: ServeFlags): Promise<void> {
   await cache.prefixes.tiers?.ready();
   using engine = model.engine(cache);
   const scheduler = new OnlineScheduler({
-    cache, engine, maxWaiting: flags.maxWaiting, prefillTokensPerStep: flags.prefillTokensPerStep, passTimeoutMs: flags.passTimeoutMs,
+    cache, engine, maxWaiting: flags.maxWaiting, prefillTokensPerStep: flags.prefillTokensPerStep,
+    passTimeoutMs: flags.passTimeoutMs,
   });
   const maxTokens = longestText(cache);
   const modelName = flags.name ?? path.basename(path.resolve(files.given));
   await using server = new ModelServer({
     scheduler, tokenizer, modelName, maxTokens, apiKeys, stopTokens: [...new Set([...model.endTokens, ...tokenizer.endTokens])],
-    maxUrgency: flags.maxUrgency, allowedHosts: flags.allowedHost, corsOrigins: flags.cors, maxConnections: flags.maxConnections,
-    maxConnectionsPerAddress: flags.maxConnectionsPerAddress, keepAliveMs: flags.keepAliveMs, parameters: flags.parameters,
+    maxUrgency: flags.maxUrgency, allowedHosts: flags.allowedHost, corsOrigins: flags.cors,
+    maxConnections: flags.maxConnections,
+    maxConnectionsPerAddress: flags.maxConnectionsPerAddress, keepAliveMs: flags.keepAliveMs,
+    parameters: flags.parameters,
     maxBodyBytes: flags.maxBodyBytes, deadlineMs: flags.deadlineMs, graceMs: flags.graceMs,
   }, report);
   const told = new Promise<void>((resolve) => {

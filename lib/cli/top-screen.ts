@@ -37,7 +37,9 @@ export function topScreen(state: ServerState, { columns, lines, problem }: Scree
   const scale = `0 … ${formatNumber(Math.round(scaleTokens))} of ${formatNumber(layout.maxTokens)} tokens`;
   return [
     ...head, colours.dim(`slot  request    tokens  rows  ${scale}`.slice(0, columns)),
-    ...drawn.map((slot) => slotLine(slot, numbers.get(slot.slot), { mapWidth, scaleTokens, names, tokensPerRow: layout.tokensPerRow })),
+    ...drawn.map((slot) => slotLine(
+      slot, numbers.get(slot.slot), { mapWidth, scaleTokens, names, tokensPerRow: layout.tokensPerRow },
+    )),
     ...isCut ? [colours.dim(`and ${formatCount('slot', shown.length - drawn.length)} more`)] : [],
     ...shown.length === 0 ? [colours.dim('No slot has memory.')] : [],
   ];
@@ -90,7 +92,10 @@ function slotLine({ slot, state, length, rows, runs, isQuarantined }: Slot, requ
     if (sharers > 1 && name !== undefined) return paints[name % paints.length]!(letters[name % letters.length]!);
     return state === 'idle' ? colours.dim('▒') : colours.blue('█');
   };
-  const map = Array.from({ length: Math.ceil(mapWidth * Math.min(1, rows * tokensPerRow / scaleTokens)) }, (_, at) => cell(at * scaleTokens / mapWidth)).join('');
+  const map = Array.from(
+    { length: Math.ceil(mapWidth * Math.min(1, rows * tokensPerRow / scaleTokens)) },
+    (_, at) => cell(at * scaleTokens / mapWidth),
+  ).join('');
   return `${String(slot).padStart(4)}  ${who.padEnd(9)} ${formatNumber(length).padStart(7)} ${formatNumber(rows).padStart(5)}  ${map}`;
 }
 

@@ -4,7 +4,9 @@
 import { createError } from '../base/errors.js';
 import { instanceOf, integer, readOptions, withDefault } from '../base/options.js';
 import { LlamaTokenizer, type TextPieces } from './tokenizer.js';
-import { readChat, readChatSignal, readEncode, type ChatMessage, type EncodeChatOptions, type EncodeOptions } from './tokenizer-arguments.js';
+import {
+  readChat, readChatSignal, readEncode, type ChatMessage, type EncodeChatOptions, type EncodeOptions,
+} from './tokenizer-arguments.js';
 import { TokenizerThread } from './tokenizer-thread.js';
 import type { TokenizerJob } from './tokenizer-worker.js';
 
@@ -64,8 +66,8 @@ export class BackgroundTokenizer {
   }
 
   /**
-   * The tokens that `LlamaTokenizer.encodeChat` gives; the template is filled in on the worker, too, where the conversation is long. Rejects as
-   * `encode` does, and with KV_MODEL_INVALID as `encodeChat` does there.
+   * The tokens that `LlamaTokenizer.encodeChat` gives; the template is filled in on the worker, too, where the
+   * conversation is long. Rejects as `encode` does, and with KV_MODEL_INVALID as `encodeChat` does there.
    */
   async encodeChat(
     messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>> = {}, options: EncodeChatOptions = {},
@@ -102,7 +104,9 @@ export class BackgroundTokenizer {
 
   #encode(job: TokenizerJob, characters: number, signal: AbortSignal | undefined): number[] | Promise<number[]> {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'tokenize', owner: 'BackgroundTokenizer' });
-    const encodeHere = (): number[] => ('text' in job ? this.#tokenizer.encode(job.text, { specialTokens: job.specialTokens }) : this.#tokenizer.encodeChat(job.messages, job.values));
+    const encodeHere = (): number[] => ('text' in job
+      ? this.#tokenizer.encode(job.text, { specialTokens: job.specialTokens })
+      : this.#tokenizer.encodeChat(job.messages, job.values));
     if (characters < this.#minBackgroundCharacters) return encodeHere();
     return this.#thread.encode(job, signal).catch((error: unknown) => {
       if ((error as Error).name === 'DataCloneError') return encodeHere(); // a function among the values
@@ -113,7 +117,9 @@ export class BackgroundTokenizer {
 
 /** About as many as the template writes. */
 function charactersOf({ messages, values }: ReturnType<typeof readChat>): number {
-  const text = messages.reduce((sum, { content }) => sum + content.length, charactersPerMessage * (messages.length - 1));
+  const text = messages.reduce(
+    (sum, { content }) => sum + content.length, charactersPerMessage * (messages.length - 1),
+  );
   const { tools } = values;
   return Array.isArray(tools) && tools.length > 0 ? text + JSON.stringify(tools).length : text;
 }

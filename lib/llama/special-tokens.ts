@@ -67,7 +67,9 @@ export class SpecialTokens {
     if (typeof value === 'string') return value.replace(this.#pattern, (name) => this.#broken(name)) as T;
     if (Array.isArray(value)) return value.map((each: unknown) => this.guard(each)) as T;
     if (typeof value !== 'object' || value === null) return value;
-    return Object.fromEntries(Object.entries(value).map(([name, each]) => [this.guard(name), this.guard(each as unknown)])) as T;
+    return Object.fromEntries(
+      Object.entries(value).map(([name, each]) => [this.guard(name), this.guard(each as unknown)]),
+    ) as T;
   }
 
   /** The text without the marks of `guard`. */

@@ -1,5 +1,5 @@
-// TokenBytes: the bytes of tokens by their names in a tokenizer.json: byte-level tokens write a character for each byte (GPT-2's table),
-// others are text, or `<0x0A>` for a byte that is no text.
+// TokenBytes: the bytes of tokens by their names in a tokenizer.json: byte-level tokens write a character for each byte
+// (GPT-2's table), others are text, or `<0x0A>` for a byte that is no text.
 
 import type { TokenizerFile } from './special-tokens.js';
 

@@ -1,7 +1,10 @@
 // What the methods of a tokenizer are given: texts, messages, tokens, and their checks. Throws KV_INVALID_OPTION and KV_UNKNOWN_OPTION. No state.
 
 import { createError } from '../base/errors.js';
-import { abortSignal, checkInteger, isOptionsObject, oneOf, optional, readArray, readOptions, text, withDefault, withoutRevoked, type FieldPlace } from '../base/options.js';
+import {
+  abortSignal, checkInteger, isOptionsObject, oneOf, optional, readArray, readOptions, text, withDefault,
+  withoutRevoked, type FieldPlace,
+} from '../base/options.js';
 import { elementsOf, typedArrayKind } from '../base/typed-arrays.js';
 
 /** One message of a conversation. */
@@ -21,7 +24,10 @@ export interface EncodeOptions {
    * user can end a turn or begin one. `parse`: they become the tokens. Default `text`.
    */
   readonly specialTokens?: 'text' | 'parse' | undefined;
-  /** Throws KV_ABORTED where it is aborted before; on a worker thread (`BackgroundTokenizer`) meanwhile, too. Default: none. */
+  /**
+   * Throws KV_ABORTED where it is aborted before; on a worker thread (`BackgroundTokenizer`) meanwhile, too. Default:
+   * none.
+   */
   readonly signal?: AbortSignal | undefined;
 }
 

@@ -1,6 +1,7 @@
-// TokenizerThread: tokenizes texts and conversations on a worker thread, one after the other in the order in which they came. The worker starts with the first
-// text, and keeps the process alive only while a text is waited for. Where it dies, the text that it had under way fails, and the next one gets
-// another worker. For one thread; its owner closes it.
+// TokenizerThread: tokenizes texts and conversations on a worker thread, one after the other in the order in which they
+// came. The worker starts with the first text, and keeps the process alive only while a text is waited for. Where it
+// dies, the text that it had under way fails, and the next one gets another worker. For one thread; its owner closes
+// it.
 
 import path = require('node:path');
 import { Worker } from 'node:worker_threads';
@@ -35,8 +36,8 @@ export class TokenizerThread {
   }
 
   /**
-   * Tokens of a text, or of a conversation. Rejects with KV_MODEL_INVALID when the tokenizer's files have changed, KV_ABORTED, KV_CLOSED, KV_INTERNAL when the
-   * worker has died, and what the tokenizer library throws.
+   * Tokens of a text, or of a conversation. Rejects with KV_MODEL_INVALID when the tokenizer's files have changed,
+   * KV_ABORTED, KV_CLOSED, KV_INTERNAL when the worker has died, and what the tokenizer library throws.
    */
   encode(given: TokenizerJob, signal?: AbortSignal): Promise<number[]> {
     return new Promise((resolve, reject) => {

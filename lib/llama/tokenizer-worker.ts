@@ -1,5 +1,5 @@
-// The thread of a TokenizerThread: with the first job it makes the same tokenizer again, from the same files; then it answers each text, and
-// each conversation, with its tokens, or with what failed.
+// The thread of a TokenizerThread: with the first job it makes the same tokenizer again, from the same files; then it
+// answers each text, and each conversation, with its tokens, or with what failed.
 
 import { parentPort, workerData } from 'node:worker_threads';
 
@@ -27,7 +27,9 @@ let tokenizer: LlamaTokenizer | undefined;
 function answerTo(job: TokenizerJob): TokenizerAnswer {
   try {
     tokenizer ??= openTokenizer();
-    const tokens = 'text' in job ? tokenizer.encode(job.text, { specialTokens: job.specialTokens }) : tokenizer.encodeChat(job.messages, job.values);
+    const tokens = 'text' in job
+      ? tokenizer.encode(job.text, { specialTokens: job.specialTokens })
+      : tokenizer.encodeChat(job.messages, job.values);
     return { tokens: Int32Array.from(tokens) };
   } catch (error) {
     return sentError(error);

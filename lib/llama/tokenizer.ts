@@ -11,7 +11,9 @@ import type { Json } from './config.js';
 import { modelError } from './model-error.js';
 import { SpecialTokens } from './special-tokens.js';
 import { TokenBytes } from './token-bytes.js';
-import { readChat, readChatSignal, readEncode, readTokens, type ChatMessage, type EncodeChatOptions, type EncodeOptions } from './tokenizer-arguments.js';
+import {
+  readChat, readChatSignal, readEncode, readTokens, type ChatMessage, type EncodeChatOptions, type EncodeOptions,
+} from './tokenizer-arguments.js';
 import { readTokenizerFiles } from './tokenizer-files.js';
 
 /** What makes the same tokenizer again, on another thread. */
@@ -73,13 +75,15 @@ export class LlamaTokenizer {
   /** Tokens of a plain text, with whatever the tokenizer puts around one. */
   encode(given: string, options?: EncodeOptions): number[] {
     const { text, specialTokens } = readEncode(given, options);
-    return this.#tokenizer.encode(specialTokens === 'parse' ? this.#special.spell(text) : text, { add_special_tokens: true }).ids;
+    return this.#tokenizer.encode(
+      specialTokens === 'parse' ? this.#special.spell(text) : text, { add_special_tokens: true },
+    ).ids;
   }
 
   /**
-   * Tokens of a conversation, up to where the model is to answer; the template itself puts the first token there. Special tokens in the
-   * messages and values stay text; `values` are variables for the template besides (`tools`, `enable_thinking`). Throws KV_MODEL_INVALID
-   * when there is no chat template, or it does not take these messages.
+   * Tokens of a conversation, up to where the model is to answer; the template itself puts the first token there.
+   * Special tokens in the messages and values stay text; `values` are variables for the template besides (`tools`,
+   * `enable_thinking`). Throws KV_MODEL_INVALID when there is no chat template, or it does not take these messages.
    */
   encodeChat(messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>> = {}, options?: EncodeChatOptions): number[] {
     readChatSignal(options);
@@ -94,8 +98,8 @@ export class LlamaTokenizer {
   }
 
   /**
-   * Bytes of a token, also where they are a part of a character; undefined for a special one, and where its text depends on those before
-   * it.
+   * Bytes of a token, also where they are a part of a character; undefined for a special one, and where its text
+   * depends on those before it.
    */
   bytesOf(token: number): Uint8Array | undefined {
     const name = this.#tokenizer.id_to_token(token);
@@ -127,7 +131,8 @@ export class LlamaTokenizer {
     if (strange !== undefined) throw modelError(`${JSON.stringify(strange.role)} is no role. A role has letters, digits, _ and - only.`);
     const what = `${this.#model}: its chat template does not take these messages`;
     const text = attempt(what, () => template.render({
-      ...this.#special.guard(values), messages: messages.map(({ role, ...more }) => ({ ...this.#special.guard(more), role })),
+      ...this.#special.guard(values),
+      messages: messages.map(({ role, ...more }) => ({ ...this.#special.guard(more), role })),
       add_generation_prompt: true, bos_token: this.#named('bos_token'), eos_token: this.#named('eos_token'),
     }), (message) => this.#special.unguard(message));
     return this.#special.unguard(this.#special.spell(text));

@@ -110,12 +110,16 @@ export class CachePool {
     this.#quota?.add(node, rows);
   }
 
-  /** Counts its rows by age, in requests that ended since, up to bounds of at most 1,024. Where there are more than `maxNodes` nodes, looks at every second, third, …, which count for the others too. */
+  /**
+   * Counts its rows by age, in requests that ended since, up to bounds of at most 1,024. Where there are more than
+   * `maxNodes` nodes, looks at every second, third, …, which count for the others too.
+   */
   rowsByAge(bounds: readonly number[], maxNodes: number): RowsByAge {
     const nodes = this.#nodes;
     const rows = new Array<number>(bounds.length + 1).fill(0);
     const step = Math.max(1, Math.ceil(nodes.end / maxNodes));
-    const since = bounds.map((requests) => (requests > this.#requests ? 0 : this.#requestEnds[(this.#requests - requests) % endsKept]!));
+    const since = bounds.map((requests) =>
+      (requests > this.#requests ? 0 : this.#requestEnds[(this.#requests - requests) % endsKept]!));
     for (let node = 0; node < nodes.end; node += step) {
       if (!nodes.isUsed(node) || nodes.pins[node] !== 0 || nodes.parent[node]! < 0) continue;
       let at = 0;

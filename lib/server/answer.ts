@@ -1,6 +1,6 @@
-// Answer: one choice of a response: the text of a token stream, piece by piece, up to a stop string, parted into what a chat's answer
-// consists of, and how likely its tokens were. It has one reader. The request of the scheduler ends with it: where the reader leaves, as
-// cancelled.
+// Answer: one choice of a response: the text of a token stream, piece by piece, up to a stop string, parted into what a
+// chat's answer consists of, and how likely its tokens were. It has one reader. The request of the scheduler ends with
+// it: where the reader leaves, as cancelled.
 
 import type { TokenLogProbability, TokenStream } from '../index.js';
 import type { ChatDelta, ChatText } from './chat-text.js';
@@ -78,7 +78,9 @@ export class Answer {
       given += logProbabilities.length;
       return { deltas, logProbabilities };
     };
-    const hasSome = ({ deltas, logProbabilities }: AnswerPart): boolean => !this.#isEmpty && deltas.length + logProbabilities.length > 0;
+    const hasSome = (
+      { deltas, logProbabilities }: AnswerPart,
+    ): boolean => !this.#isEmpty && deltas.length + logProbabilities.length > 0;
     for await (const text of this.#stream.pieces()) {
       const part = partOf(this.#chatText?.push(text) ?? [{ content: text }]);
       if (hasSome(part)) yield part;
@@ -87,6 +89,7 @@ export class Answer {
     const part = partOf(this.#chatText?.end() ?? []);
     if (hasSome(part)) yield part;
     this.#tokens = this.#isEmpty ? 0 : tokens.length;
-    this.#finishReason = this.#isEmpty ? 'length' : finishReason === 'stop' && this.#chatText?.hasCalls === true ? 'tool_calls' : finishReason;
+    this.#finishReason = this.#isEmpty ? 'length' : finishReason === 'stop' && this.#chatText?.hasCalls === true
+      ? 'tool_calls' : finishReason;
   }
 }

@@ -1,5 +1,6 @@
-// ApiKeys: who a request comes from, by its API key: a tenant, and how urgent its requests may be. Keys are compared by their digests, in
-// the same time whatever is wrong. Without any key every request passes, and clients name their tenants themselves.
+// ApiKeys: who a request comes from, by its API key: a tenant, and how urgent its requests may be. Keys are compared by
+// their digests, in the same time whatever is wrong. Without any key every request passes, and clients name their
+// tenants themselves.
 
 import { createHash, timingSafeEqual } from 'node:crypto';
 
@@ -10,7 +11,10 @@ import { integer, optional, readOptions, string, type Field } from '../base/opti
 export interface ApiKey {
   /** Of visible ASCII characters: others fit no header. */
   readonly key: string;
-  /** Whose requests share cached text, beside the `user` that they name. Keys may have one tenant. Default: one for each key. */
+  /**
+   * Whose requests share cached text, beside the `user` that they name. Keys may have one tenant. Default: one for each
+   * key.
+   */
   readonly tenant?: string | undefined;
   /** The most urgent that its requests can be, 0 … 255. Default: the server's `maxUrgency`. */
   readonly maxUrgency?: number | undefined;
@@ -33,7 +37,8 @@ export const apiKeyField: Field<ApiKey> = (value, place) => {
   const read = typeof value === 'string' ? { key: value } : readOptions(place.owner, value, keySpec, place.option);
   if (/^[\x21-\x7e]+$/.test(read.key)) return read;
   throw createError('KV_INVALID_OPTION', {
-    reason: 'range', ...place, expected: 'a key of visible ASCII characters without spaces, which a header can carry', received: `one of ${read.key.length} characters`,
+    reason: 'range', ...place, expected: 'a key of visible ASCII characters without spaces, which a header can carry',
+    received: `one of ${read.key.length} characters`,
   });
 };
 
@@ -43,7 +48,9 @@ export class ApiKeys {
   constructor(keys: readonly ApiKey[]) {
     this.#clients = keys.map(({ key, tenant, maxUrgency }) => {
       const digest = digestOf(key);
-      return { digest, client: { tenant: tenant ?? `key-${digestOf(`tenant of ${key}`).toString('hex', 0, 16)}`, maxUrgency } };
+      return {
+        digest, client: { tenant: tenant ?? `key-${digestOf(`tenant of ${key}`).toString('hex', 0, 16)}`, maxUrgency }
+      };
     });
   }
 
@@ -61,7 +68,10 @@ export class ApiKeys {
   }
 }
 
-/** The cache's name for the tenant of a client and the user that a request names: no user of one client is one of another. */
+/**
+ * The cache's name for the tenant of a client and the user that a request names: no user of one client is one of
+ * another.
+ */
 export function tenantOf({ tenant }: ApiClient, user: string | undefined): string | undefined {
   if (tenant === undefined) return user;
   return JSON.stringify(user === undefined ? [tenant] : [tenant, user]);

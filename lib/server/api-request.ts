@@ -1,10 +1,12 @@
-// ApiRequest: what the bodies of `/v1/chat/completions` and `/v1/completions` ask for, read as strictly as options are: what is unknown is
-// ignored and named, or refused with a suggestion, as the server's option says; what would change the answer's form, and this server does not
-// have, is refused by name. null counts as left out. Nothing is tokenized here.
+// ApiRequest: what the bodies of `/v1/chat/completions` and `/v1/completions` ask for, read as strictly as options are:
+// what is unknown is ignored and named, or refused with a suggestion, as the server's option says; what would change
+// the answer's form, and this server does not have, is refused by name. null counts as left out. Nothing is tokenized
+// here.
 
 import { createError } from '../base/errors.js';
 import {
-  arrayOf, boolean, integer, isOptionsObject, number, oneOf, optional, readArray, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
+  arrayOf, boolean, integer, isOptionsObject, number, oneOf, optional, readArray, readOptions, string, withDefault,
+  type Field, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import type { ChatMessage } from '../llama/index.js';
 import { ignored, messagesField } from './chat-messages.js';
@@ -73,7 +75,11 @@ const nameField: Field<string> = (value, place) => {
 };
 
 const streamOptionsField: Field<{ readonly include_usage: boolean }> = (value, place) =>
-  readOptions(place.owner, value, { include_usage: withDefault(boolean, false), include_obfuscation: ignored, continuous_usage_stats: ignored }, place.option);
+  readOptions(
+    place.owner, value,
+    { include_usage: withDefault(boolean, false), include_obfuscation: ignored, continuous_usage_stats: ignored },
+    place.option,
+  );
 
 const object: Field<Readonly<Record<string, unknown>>> = (value, place) => {
   if (isOptionsObject(value)) return value as Readonly<Record<string, unknown>>;
@@ -85,7 +91,10 @@ const mostStopTokens = 128;
 const stopTokensField: Field<readonly number[]> = (value, place) => {
   const tokens = value === undefined ? [] : arrayOf(integer({ max: 2 ** 31 - 1 }))(value, place);
   if (tokens.length <= mostStopTokens) return tokens;
-  throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected: `at most ${mostStopTokens} tokens`, received: tokens.length });
+  throw createError(
+    'KV_INVALID_OPTION',
+    { reason: 'range', ...place, expected: `at most ${mostStopTokens} tokens`, received: tokens.length },
+  );
 };
 
 /** Most likely tokens of a place at most, as OpenAI's. */
@@ -93,7 +102,9 @@ const mostLikely = 20;
 
 const freeText = 'answers are free text: nothing holds the model to a form';
 
-const tokensField = optional(integer({ max: 2 ** 31 - 1 }));
+/** Undefined: as many as are left, for which other servers write -1. */
+const tokensField: Field<number | undefined> = (value, place) =>
+  (value === undefined || value === -1 ? undefined : integer({ max: 2 ** 31 - 1 })(value, place));
 
 const shared = {
   ...samplingSpec,
@@ -133,7 +144,9 @@ const chatSpec = {
   chat_template_kwargs: optional(object),
   reasoning_effort: optional(string),
   add_generation_prompt: unsupported('the model always answers', 'Leave it out.', true),
-  continue_final_message: unsupported('the model answers the last message', 'Send what is to be continued to `/v1/completions`.', false),
+  continue_final_message: unsupported(
+    'the model answers the last message', 'Send what is to be continued to `/v1/completions`.', false,
+  ),
   functions: unsupported('its place is taken by `tools`', 'Send `tools`.', []),
   function_call: unsupported('its place is taken by `tool_choice`', 'Send `tool_choice`.', 'none', 'auto'),
   modalities: unsupported('answers are text', 'Leave it out.', ['text']),
@@ -162,11 +175,15 @@ const completionSpec = {
   suffix: unsupported('nothing is filled in before a text', "Write the model's own marks for it into the prompt.", ''),
 };
 
-/** Reads a body of `/v1/chat/completions`. `unknown`: takes what is unknown, which is refused without it. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION and KV_NOT_SUPPORTED. */
+/**
+ * Reads a body of `/v1/chat/completions`. `unknown`: takes what is unknown, which is refused without it. Throws
+ * KV_UNKNOWN_OPTION, KV_INVALID_OPTION and KV_NOT_SUPPORTED.
+ */
 export function readChatRequest(body: Body, unknown: UnknownParameters | undefined): ApiRequest {
   const owner = '/v1/chat/completions';
   const {
-    messages, max_completion_tokens: most, logprobs, top_logprobs: best, tools, tool_choice: choice, parallel_tool_calls: isParallel,
+    messages, max_completion_tokens: most, logprobs, top_logprobs: best, tools, tool_choice: choice,
+    parallel_tool_calls: isParallel,
     chat_template_kwargs: kwargs, reasoning_effort: effort, ...read
   } = readOptions(owner, knownOf(body, chatSpec, unknown), chatSpec);
   if (!logprobs && best > 0) {
@@ -174,7 +191,8 @@ export function readChatRequest(body: Body, unknown: UnknownParameters | undefin
   }
   const offered = offeredTools(tools, choice, owner);
   const values = {
-    ...effort === undefined ? {} : { reasoning_effort: effort }, ...effort === 'none' ? { enable_thinking: false } : {}, ...kwargs,
+    ...effort === undefined ? {} : { reasoning_effort: effort }, ...effort === 'none' ? { enable_thinking: false } : {},
+    ...kwargs,
     ...offered.length === 0 ? {} : { tools: offered, tool_choice: choice },
   };
   return {
@@ -188,8 +206,12 @@ export function readChatRequest(body: Body, unknown: UnknownParameters | undefin
 
 /** Reads a body of `/v1/completions`, whose answers have 16 tokens where nothing is said, as OpenAI's. Throws as `readChatRequest`. */
 export function readCompletionRequest(body: Body, unknown: UnknownParameters | undefined): ApiRequest {
-  const { prompt: prompts, ...read } = readOptions('/v1/completions', knownOf(body, completionSpec, unknown), completionSpec);
-  return { prompt: { prompts }, parameters: { ...read, max_tokens: read.max_tokens ?? 16, tools: noTools, mostCalls: 0 } };
+  const {
+    prompt: prompts, ...read
+  } = readOptions('/v1/completions', knownOf(body, completionSpec, unknown), completionSpec);
+  return {
+    prompt: { prompts }, parameters: { ...read, max_tokens: read.max_tokens ?? 16, tools: noTools, mostCalls: 0 },
+  };
 }
 
 const noTools: ReadonlySet<string> = new Set();

@@ -1,5 +1,6 @@
-// ChatText: parts the text of an answer, as it comes, into what the model thinks (`<think>`), what it says and the functions that it calls.
-// Text that may be the beginning of a tag, and calls, are held back until they are whole. For one answer.
+// ChatText: parts the text of an answer, as it comes, into what the model thinks (`<think>`), what it says and the
+// functions that it calls. Text that may be the beginning of a tag, and calls, are held back until they are whole. For
+// one answer.
 
 import { taggedCall, wholeCalls, type ToolCall } from './tool-calls.js';
 

@@ -79,7 +79,9 @@ export class Completion {
     const { kind, answers } = this.#options;
     const head = this.#head(kind === 'chat' ? 'chat.completion.chunk' : 'text_completion');
     const usage = includesUsage ? { usage: null } : {};
-    const chunkOf = (index: number, what: object, logprobs: object | null, finishReason: FinishWord | null): object => ({
+    const chunkOf = (
+      index: number, what: object, logprobs: object | null, finishReason: FinishWord | null,
+    ): object => ({
       ...head, choices: [{ index, ...what, logprobs, finish_reason: finishReason }], ...usage,
     });
     const calls = answers.map(() => 0);
@@ -88,7 +90,9 @@ export class Completion {
       return { delta: 'call' in delta ? { tool_calls: [{ index: calls[index]!++, ...delta.call }] } : delta };
     };
     try {
-      if (kind === 'chat') for (const { index } of answers) yield chunkOf(index, { delta: { role: 'assistant', content: '' } }, null, null);
+      if (kind === 'chat') for (const { index } of answers) yield chunkOf(
+        index, { delta: { role: 'assistant', content: '' } }, null, null,
+      );
       for await (const { answer, deltas, logProbabilities, finishReason } of merge(answers.map(partsOf))) {
         const { index } = answer;
         let logprobs = logProbabilities.length === 0 ? null : answer.logprobs?.write(logProbabilities) ?? null;
@@ -96,7 +100,9 @@ export class Completion {
           yield chunkOf(index, written(index, delta), logprobs, null);
           logprobs = null; // with the first
         }
-        if (finishReason !== null) yield chunkOf(index, kind === 'chat' ? { delta: {} } : { text: '' }, null, finishReason);
+        if (finishReason !== null) yield chunkOf(
+          index, kind === 'chat' ? { delta: {} } : { text: '' }, null, finishReason,
+        );
       }
       if (includesUsage) yield { ...head, choices: [], usage: this.usage };
     } finally {

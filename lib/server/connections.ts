@@ -1,6 +1,7 @@
-// Connections: those that are open, and how many of them: a signal for each that is aborted when its client leaves, which ends all requests
-// that came through it, those that are pipelined behind another too; the end of those whose client does not read its answer, asks nothing
-// more, or still sends a request that is refused; and room for others where one address has too many, by those of it that ask nothing.
+// Connections: those that are open, and how many of them: a signal for each that is aborted when its client leaves,
+// which ends all requests that came through it, those that are pipelined behind another too; the end of those whose
+// client does not read its answer, asks nothing more, or still sends a request that is refused; and room for others
+// where one address has too many, by those of it that ask nothing.
 
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import { isIPv6, type Socket } from 'node:net';
@@ -9,7 +10,10 @@ import { isIPv6, type Socket } from 'node:net';
 const lingerMs = 1_000;
 
 export interface ConnectionsOptions {
-  /** Ms without traffic after which one that reads or asks nothing is closed. Node closes those between requests (`keepAliveTimeout`). */
+  /**
+   * Ms without traffic after which one that reads or asks nothing is closed. Node closes those between requests
+   * (`keepAliveTimeout`).
+   */
   readonly stallTimeoutMs: number;
   /** At a time. */
   readonly most: number;
@@ -36,7 +40,8 @@ export class Connections {
     server.on('connection', (socket: Socket) => {
       const address = networkOf(socket.remoteAddress ?? '');
       const isFull = this.#open.size >= most || (this.#counts.get(address) ?? 0) >= mostPerAddress;
-      const hasRoom = !isFull || this.#closeIdle((this.#counts.get(address) ?? 0) >= mostPerAddress ? address : this.#busiest());
+      const hasRoom = !isFull
+        || this.#closeIdle((this.#counts.get(address) ?? 0) >= mostPerAddress ? address : this.#busiest());
       this.#enter(socket, address);
       if (!hasRoom) onFull(socket);
     });
@@ -82,7 +87,9 @@ export class Connections {
   }
 
   #enter(socket: Socket, address: string): void {
-    const connection = { address, controller: new AbortController(), responses: new Set<ServerResponse>(), hasAsked: false };
+    const connection = {
+      address, controller: new AbortController(), responses: new Set<ServerResponse>(), hasAsked: false,
+    };
     this.#open.set(socket, connection);
     this.#counts.set(address, (this.#counts.get(address) ?? 0) + 1);
     socket.once('close', () => {
@@ -106,7 +113,10 @@ export class Connections {
     return busiest;
   }
 
-  /** Closes one from this address that has asked nothing yet, else the one that has asked nothing for longest. Returns whether there was one. */
+  /**
+   * Closes one from this address that has asked nothing yet, else the one that has asked nothing for longest. Returns
+   * whether there was one.
+   */
   #closeIdle(address: string): boolean {
     let idle: Socket | undefined;
     for (const [socket, { address: from, responses, hasAsked }] of this.#open) {

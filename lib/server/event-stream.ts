@@ -1,6 +1,6 @@
-// Writes server-sent events: an event for each object as JSON, then `[DONE]`. It reads its source no faster than the client reads. The
-// headers go at once, and a comment whenever nothing has come for a while, so that no proxy takes a long prompt for a dead server. An error
-// is an event of its own, the last.
+// Writes server-sent events: an event for each object as JSON, then `[DONE]`. It reads its source no faster than the
+// client reads. The headers go at once, and a comment whenever nothing has come for a while, so that no proxy takes a
+// long prompt for a dead server. An error is an event of its own, the last.
 
 import type { ServerResponse } from 'node:http';
 
@@ -15,7 +15,8 @@ export interface EventStreamOptions {
 
 /** Never rejects. */
 export async function writeEvents(
-  response: ServerResponse, events: AsyncGenerator<object, void, undefined>, { headers, commentMs, onError }: EventStreamOptions,
+  response: ServerResponse, events: AsyncGenerator<object, void, undefined>,
+  { headers, commentMs, onError }: EventStreamOptions,
 ): Promise<void> {
   response.writeHead(200, { ...headers, 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache', 'x-accel-buffering': 'no' });
   response.flushHeaders();

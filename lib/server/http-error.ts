@@ -23,7 +23,8 @@ export interface HttpError {
 }
 
 const reasons: Readonly<Record<ErrorDetails['KV_REQUEST_INVALID']['reason'], number>> = {
-  malformed: 400, 'too-large': 413, 'headers-too-large': 431, 'too-slow': 408, 'media-type': 415, 'not-found': 404, method: 405, expectation: 417,
+  malformed: 400, 'too-large': 413, 'headers-too-large': 431, 'too-slow': 408, 'media-type': 415, 'not-found': 404,
+  method: 405, expectation: 417,
   unauthorized: 401, forbidden: 403, 'too-many': 429,
 };
 

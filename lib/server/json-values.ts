@@ -1,7 +1,10 @@
-// JSON as a model writes it: values in a row, and the members of an object as they stand there. Numbers of more digits than JavaScript's
-// keep them: what a member says is handed on as text.
+// JSON as a model writes it: values in a row, and the members of an object as they stand there. Numbers of more digits
+// than JavaScript's keep them: what a member says is handed on as text.
 
-/** The objects and arrays of a text that has nothing else but spaces, `;` and `,` between them; undefined: it has, or none. */
+/**
+ * The objects and arrays of a text that has nothing else but spaces, `;` and `,` between them; undefined: it has, or
+ * none.
+ */
 export function jsonValues(text: string): readonly string[] | undefined {
   const values: string[] = [];
   for (let at = 0; at < text.length;) {

@@ -21,7 +21,8 @@ export interface HttpFramework {
   readonly Hono: new () => App;
   /** Makes a listener for `http.createServer`. */
   readonly listenerOf: (
-    fetch: App['fetch'], options: { readonly overrideGlobalObjects: boolean; readonly errorHandler: (error: unknown) => Response },
+    fetch: App['fetch'],
+    options: { readonly overrideGlobalObjects: boolean; readonly errorHandler: (error: unknown) => Response },
   ) => (incoming: IncomingMessage, outgoing: ServerResponse) => Promise<void>;
   /** A handler's answer where it has written one to `outgoing` itself. */
   readonly alreadySent: Response;

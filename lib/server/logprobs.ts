@@ -1,6 +1,6 @@
-// Logprobs: log-probabilities of an answer's tokens, as OpenAI's API writes them. A token's text is what it adds behind other text, so
-// that no space at its start is lost; a token with a part of a character reads U+FFFD, and `bytes` has what it is made of where the tokenizer
-// knows that.
+// Logprobs: log-probabilities of an answer's tokens, as OpenAI's API writes them. A token's text is what it adds behind
+// other text, so that no space at its start is lost; a token with a part of a character reads U+FFFD, and `bytes` has
+// what it is made of where the tokenizer knows that.
 
 import type { TokenLogProbability } from '../index.js';
 import type { CompletionKind } from './api-request.js';
@@ -47,8 +47,12 @@ export class Logprobs {
       return offset;
     });
     return {
-      tokens: tokens.map(({ token }) => this.#textOf(token)), token_logprobs: tokens.map(({ logProbability }) => (Number.isNaN(logProbability) ? null : Math.max(impossible, logProbability))),
-      top_logprobs: tokens.map((each) => (Number.isNaN(each.logProbability) ? null : this.#top(each))), text_offset: offsets,
+      tokens: tokens.map(({ token }) => this.#textOf(token)),
+      token_logprobs: tokens.map(
+        ({ logProbability }) => (Number.isNaN(logProbability) ? null : Math.max(impossible, logProbability)),
+      ),
+      top_logprobs: tokens.map((each) => (Number.isNaN(each.logProbability) ? null : this.#top(each))),
+      text_offset: offsets,
     };
   }
 

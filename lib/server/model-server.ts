@@ -2,7 +2,7 @@
 // server and closes the scheduler; cache, engine and model are the caller's. For the scheduler's thread.
 
 import { once } from 'node:events';
-import { createServer, type IncomingMessage, type Server } from 'node:http';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 
@@ -43,15 +43,19 @@ export class ModelServer {
   constructor(options: ModelServerOptions, onError: (error: unknown) => void = () => {}, load?: (name: string) => unknown) {
     this.#options = readServerOptions(options);
     callable()(onError, { owner: 'ModelServer', option: 'onError' });
-    const { scheduler, requestTimeoutMs, stallTimeoutMs, keepAliveMs, maxConnections, maxConnectionsPerAddress, modelName } = this.#options;
+    const {
+      scheduler, requestTimeoutMs, stallTimeoutMs, keepAliveMs, maxConnections, maxConnectionsPerAddress, modelName,
+    } = this.#options;
     const framework = loadHono(load);
     const requestTimeout = Math.ceil(requestTimeoutMs); // Node refuses fractions
     const server = createServer({
-      requestTimeout, headersTimeout: requestTimeout, connectionsCheckingInterval: Math.min(1_000, requestTimeout), keepAliveTimeout: keepAliveMs,
+      requestTimeout, headersTimeout: requestTimeout, connectionsCheckingInterval: Math.min(1_000, requestTimeout),
+      keepAliveTimeout: keepAliveMs,
     });
     this.#server = server;
     const open = new Connections(server, {
-      stallTimeoutMs, most: maxConnections, mostPerAddress: maxConnectionsPerAddress, onFull: (socket) => { refuse(socket, tooManyConnections()); },
+      stallTimeoutMs, most: maxConnections, mostPerAddress: maxConnectionsPerAddress,
+      onFull: (socket) => { refuse(socket, tooManyConnections()); },
     });
     /** Answers what no route sees. */
     const refuse = (socket: Duplex, error: unknown): void => {
@@ -63,7 +67,14 @@ export class ModelServer {
       else if (socket.writable) socket.destroy(); // else it ends already
     });
     server.on('connect', (_, socket: Duplex) => { refuse(socket, parserErrorOf({ code: 'CONNECT' })); });
-    server.on('checkExpectation', ({ socket }: IncomingMessage) => { refuse(socket, parserErrorOf({ code: 'EXPECT' })); });
+    server.on('checkExpectation', (_: IncomingMessage, response: ServerResponse) => {
+      const { status, body } = httpErrorOf(parserErrorOf({ code: 'EXPECT' }));
+      metrics?.countResponse(status);
+      response.writeHead(
+        status, { 'content-type': 'application/json', 'x-request-id': requestIdOf(undefined), connection: 'close' },
+      );
+      response.end(JSON.stringify(body));
+    });
     const connections = (): number => open.count;
     const isClosing = (): boolean => this.#isClosing;
     const metrics = ServerMetrics.open({ cache: scheduler.cache, scheduler, connections }, load);
@@ -71,7 +82,9 @@ export class ModelServer {
       framework, options: this.#options, submission: new Submission(this.#options), connections: open, metrics,
       watched: new WatchState({ scheduler, modelName, connections, isClosing }), isClosing, onError, created: Math.floor(Date.now() / 1e3),
     });
-    const listener = framework.listenerOf(app.fetch, { overrideGlobalObjects: false, errorHandler: (cause) => answerOf(parserErrorOf({ cause })) });
+    const listener = framework.listenerOf(
+      app.fetch, { overrideGlobalObjects: false, errorHandler: (cause) => answerOf(parserErrorOf({ cause })) },
+    );
     server.on('request', (incoming, outgoing) => {
       outgoing.once('close', () => { if (this.#isClosing) setImmediate(() => { server.closeIdleConnections(); }); });
       listener(incoming, outgoing).catch(onError);
@@ -135,18 +148,26 @@ export class ModelServer {
 const closed = (): Error => createError('KV_CLOSED', { operation: 'listen', owner: 'ModelServer' });
 
 const tooManyConnections = (): Error => createError('KV_REQUEST_INVALID', {
-  reason: 'too-many', problem: 'its address has as many connections open as are allowed, or the server has', hint: 'Use them again, or close some.',
+  reason: 'too-many', problem: 'its address has as many connections open as are allowed, or the server has',
+  hint: 'Use them again, or close some.',
 });
 
 /** Why Node's parser, or the adapter's, does not take a request. */
 function parserErrorOf({ code, cause }: { readonly code?: string | undefined; readonly cause?: unknown }): Error {
   const invalid = (reason: ErrorDetails['KV_REQUEST_INVALID']['reason'], problem: string, hint: string): Error =>
     createError('KV_REQUEST_INVALID', { reason, problem, hint }, { cause });
-  if (code === 'HPE_HEADER_OVERFLOW') return invalid('headers-too-large', 'its headers have more than 16 KiB', 'Send fewer.');
+  if (code === 'HPE_HEADER_OVERFLOW') return invalid(
+    'headers-too-large', 'its headers have more than 16 KiB', 'Send fewer.',
+  );
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return invalid('too-slow', 'it took too long to arrive', 'Send it at once.');
-  if (code === 'EXPECT') return invalid('expectation', 'it expects what the server does not do', 'Leave `Expect` out, or send 100-continue.');
+  if (code === 'EXPECT') return invalid(
+    'expectation', 'it expects what the server does not do', 'Leave `Expect` out, or send 100-continue.',
+  );
   if (code === 'CONNECT') return invalid('method', 'CONNECT is not answered', 'Use GET or POST.');
-  return invalid('malformed', `it is not HTTP/1.1${code === undefined ? '' : ` (${code})`}`, 'Send one `Host`, one length, and an address that begins with /.');
+  return invalid(
+    'malformed', `it is not HTTP/1.1${code === undefined ? '' : ` (${code})`}`,
+    'Send one `Host`, one length, and an address that begins with /.',
+  );
 }
 
 /** Of what the adapter refuses before a route sees it. */

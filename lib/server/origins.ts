@@ -1,6 +1,6 @@
-// Origins: which names the server answers to on this machine's own addresses, and which pages may use it. A page of another site whose
-// name leads to 127.0.0.1 (DNS rebinding) is refused by its Host, a page that only sends by its Origin. CORS headers are for pages that
-// the operator names.
+// Origins: which names the server answers to on this machine's own addresses, and which pages may use it. A page of
+// another site whose name leads to 127.0.0.1 (DNS rebinding) is refused by its Host, a page that only sends by its
+// Origin. CORS headers are for pages that the operator names.
 
 import type { IncomingMessage } from 'node:http';
 import { isIP } from 'node:net';
@@ -24,7 +24,9 @@ export class Origins {
     this.#origins = new Set(corsOrigins.map((origin) => origin.replace(/\/$/, '').toLowerCase()));
   }
 
-  /** Throws KV_REQUEST_INVALID where a request came to a loopback address, and by its Host or Origin for another site. */
+  /**
+   * Throws KV_REQUEST_INVALID where a request came to a loopback address, and by its Host or Origin for another site.
+   */
   check({ socket, headers: { host, origin } }: IncomingMessage): void {
     if (!isLoopback(socket.localAddress ?? '')) return;
     const name = nameOf(host ?? '');
@@ -36,7 +38,8 @@ export class Origins {
     }
     if (origin === undefined || this.#allows(origin) || this.#isOwnPage(origin, host)) return;
     throw createError('KV_REQUEST_INVALID', {
-      reason: 'forbidden', problem: `pages of ${JSON.stringify(origin.slice(0, 100))} may not use it`, hint: 'Start the server with `--cors ORIGIN` to let them.',
+      reason: 'forbidden', problem: `pages of ${JSON.stringify(origin.slice(0, 100))} may not use it`,
+      hint: 'Start the server with `--cors ORIGIN` to let them.',
     });
   }
 

@@ -1,5 +1,6 @@
-// Readiness: whether the server answers what it is sent: its engine's passes end, and its queue has room. After a pass that failed, whoever
-// asks has the engine compute one token, at most once at a time: so an engine that works again is found without a client's request.
+// Readiness: whether the server answers what it is sent: its engine's passes end, and its queue has room. After a pass
+// that failed, whoever asks has the engine compute one token, at most once at a time: so an engine that works again is
+// found without a client's request.
 
 import type { ReadServerOptions } from './server-options.js';
 

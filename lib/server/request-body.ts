@@ -44,7 +44,8 @@ export function parseBounded(text: string): unknown {
   }
   if (most <= deepest) return JSON.parse(text);
   throw createError('KV_REQUEST_INVALID', {
-    reason: 'malformed', problem: `its JSON has ${formatNumber(most)} objects and arrays within each other`, hint: `Send at most ${deepest}.`,
+    reason: 'malformed', problem: `its JSON has ${formatNumber(most)} objects and arrays within each other`,
+    hint: `Send at most ${deepest}.`,
   });
 }
 

@@ -74,7 +74,10 @@ export function routesOf({ framework, options, submission, connections, metrics,
   /** Says to a browser what a page may send. */
   const preflight = (context: RequestContext): Response => {
     context.header('access-control-allow-methods', 'GET, POST');
-    context.header('access-control-allow-headers', context.req.header('access-control-request-headers') ?? 'authorization, content-type');
+    context.header(
+      'access-control-allow-headers',
+      context.req.header('access-control-request-headers') ?? 'authorization, content-type',
+    );
     context.header('access-control-max-age', '600');
     return context.body(null, 204);
   };
@@ -83,7 +86,9 @@ export function routesOf({ framework, options, submission, connections, metrics,
     const { incoming } = context.env;
     const { origin, authorization } = incoming.headers;
     const cors = origins.headersFor(origin);
-    for (const [name, value] of Object.entries({ 'x-request-id': requestIdOf(incoming.headers['x-request-id']), ...cors })) context.header(name, value);
+    for (const [name, value] of Object.entries({
+      'x-request-id': requestIdOf(incoming.headers['x-request-id']), ...cors
+    })) context.header(name, value);
     if (isClosing()) context.header('connection', 'close');
     try {
       origins.check(incoming);
@@ -113,7 +118,9 @@ export function routesOf({ framework, options, submission, connections, metrics,
   });
   app.get('/ready', async (context) => {
     const problem = await readiness.problem();
-    return problem === undefined ? context.json({ status: 'ready' }) : context.json({ status: 'not ready', problem }, 503);
+    return problem === undefined ? context.json({ status: 'ready' }) : context.json(
+      { status: 'not ready', problem }, 503,
+    );
   });
   app.get('/metrics', async (context) => {
     if (metrics === undefined) throw createError('KV_DEPENDENCY_MISSING', { dependency: 'prom-client', purpose: 'showing metrics' });
@@ -147,12 +154,17 @@ export function routesOf({ framework, options, submission, connections, metrics,
       const request = read(await readJsonBody(incoming, maxBodyBytes), unknown);
       if (unknown?.header !== undefined) context.header('x-ignored-parameters', unknown.header);
       const client = keys.clientOf(incoming.headers.authorization);
-      const completion = await submission.submit(kind, request, { client, signal: connections.signalOf(incoming.socket) });
+      const completion = await submission.submit(
+        kind, request, { client, signal: connections.signalOf(incoming.socket) },
+      );
       const { stream, stream_options: streamOptions } = request.parameters;
       if (!stream) return context.json(await completion.whole());
       const headers = Object.fromEntries(context.res.headers);
       const onStreamError = (error: unknown): void => { if (httpErrorOf(error).status === 500) onError(error); };
-      await writeEvents(outgoing, completion.chunks(streamOptions?.include_usage ?? false), { headers, commentMs: options.commentMs, onError: onStreamError });
+      await writeEvents(
+        outgoing, completion.chunks(streamOptions?.include_usage ?? false),
+        { headers, commentMs: options.commentMs, onError: onStreamError },
+      );
       return framework.alreadySent;
     });
   }

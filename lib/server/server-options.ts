@@ -2,7 +2,9 @@
 // are read. The tokenizer is checked for its functions only.
 
 import { createError } from '../base/errors.js';
-import { arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, string, withDefault, withoutRevoked, type Field } from '../base/options.js';
+import {
+  arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, string, withDefault, withoutRevoked, type Field,
+} from '../base/options.js';
 import { OnlineScheduler, type AnswerTokenizer } from '../index.js';
 import type { ChatMessage } from '../llama/index.js';
 import { apiKeyField, type ApiKey } from './api-keys.js';
@@ -25,7 +27,10 @@ export interface ServedTokenizer extends AnswerTokenizer {
   encodeChat(
     messages: readonly ChatMessage[], values: Readonly<Record<string, unknown>>, options: Pick<ServedEncodeOptions, 'signal'>,
   ): readonly number[] | Promise<readonly number[]>;
-  /** Bytes of a token, for `logprobs`; undefined: not known. Default: those of its text, unless that is a part of a character. */
+  /**
+   * Bytes of a token, for `logprobs`; undefined: not known. Default: those of its text, unless that is a part of a
+   * character.
+   */
   bytesOf?(token: number): readonly number[] | Uint8Array | undefined;
 }
 
@@ -42,19 +47,30 @@ export interface ModelServerOptions {
   /** Tokens of a prompt and its answer together, at most, 1 or more. */
   readonly maxTokens: number;
   /**
-   * Keys of which a client must send one, as `Authorization: Bearer KEY`, and whose they are: a key alone is a tenant of its own. Default:
-   * none is asked for, and the tenant is the `user` that a request names.
+   * Keys of which a client must send one, as `Authorization: Bearer KEY`, and whose they are: a key alone is a tenant
+   * of its own. Default: none is asked for, and the tenant is the `user` that a request names.
    */
   readonly apiKeys?: readonly (string | ApiKey)[] | undefined;
   /** The most urgent that a request can be, 0 … 255: `urgency` above it counts as this. Default 0: all are alike. */
   readonly maxUrgency?: number | undefined;
-  /** Names that `Host` may have on a loopback address beside localhost, addresses and this machine's name; '*': any. Default: none. */
+  /**
+   * Names that `Host` may have on a loopback address beside localhost, addresses and this machine's name; '*': any.
+   * Default: none.
+   */
   readonly allowedHosts?: readonly string[] | undefined;
-  /** Pages that may use it from a browser (CORS), such as `https://app.example`; '*': any. Default: none but its own. */
+  /**
+   * Pages that may use it from a browser (CORS), such as `https://app.example`; '*': any. Default: none but its own.
+   */
   readonly corsOrigins?: readonly string[] | undefined;
-  /** Parameters that the server does not know: `lenient`: ignored, and named in the header `x-ignored-parameters`; `strict`: refused. Default `lenient`. */
+  /**
+   * Parameters that the server does not know: `lenient`: ignored, and named in the header `x-ignored-parameters`;
+   * `strict`: refused. Default `lenient`.
+   */
   readonly parameters?: 'lenient' | 'strict' | undefined;
-  /** Ms without an event after which a stream gets a comment, so that no proxy ends it, more than 0, at most 2³¹ − 1. Default 4,000. */
+  /**
+   * Ms without an event after which a stream gets a comment, so that no proxy ends it, more than 0, at most 2³¹ − 1.
+   * Default 4,000.
+   */
   readonly commentMs?: number | undefined;
   /** Bytes of a request's body at most, 1 or more. Default: 65,536 and 32 for each of `maxTokens`. */
   readonly maxBodyBytes?: number | undefined;
@@ -65,11 +81,15 @@ export interface ModelServerOptions {
   /** Connections at a time at most, 1 or more. Default 1,024. */
   readonly maxConnections?: number | undefined;
   /**
-   * Of these from one address, or one IPv6 network of 64 bits, at most, 1 or more: one more closes the idle one of that address that asked
-   * nothing for longest. Default: half of `maxConnections`, at least 1. Behind a proxy all have its address.
+   * Of these from one address, or one IPv6 network of 64 bits, at most, 1 or more: one more closes the idle one of that
+   * address that asked nothing for longest. Default: half of `maxConnections`, at least 1. Behind a proxy all have its
+   * address.
    */
   readonly maxConnectionsPerAddress?: number | undefined;
-  /** Ms that an idle connection is kept for a next request, 1 … 2³⁰: longer than proxies and clients keep theirs. Default 100,000. */
+  /**
+   * Ms that an idle connection is kept for a next request, 1 … 2³⁰: longer than proxies and clients keep theirs.
+   * Default 100,000.
+   */
   readonly keepAliveMs?: number | undefined;
   /** Ms that a client may take to send a request, more than 0, at most 2³¹ − 1. Default 30,000. */
   readonly requestTimeoutMs?: number | undefined;

@@ -50,7 +50,8 @@ export class Submission {
   }
 
   /**
-   * Submits what a request asks for. Rejects with what the request is refused for, and then nothing of it was submitted.
+   * Submits what a request asks for. Rejects with what the request is refused for, and then nothing of it was
+   * submitted.
    */
   async submit(kind: CompletionKind, { prompt, parameters }: ApiRequest, asking: Asking): Promise<Completion> {
     const { signal } = asking;
@@ -60,7 +61,9 @@ export class Submission {
     const tokens = await this.#tokenize(prompts, parameters.n, signal);
     const letter = parameters.logprobs === undefined ? undefined : (await this.#encode('a', signal)).at(-1)!;
     const { tokenizer } = this.#options;
-    const requests = tokens.map((each, at) => this.#requestOf(each, parameters, { choice: at * parameters.n, startMs, ...asking }));
+    const requests = tokens.map(
+      (each, at) => this.#requestOf(each, parameters, { choice: at * parameters.n, startMs, ...asking }),
+    );
     const echoes = parameters.echo ? await this.#echoes(prompts, requests) : [];
     const answers: Answer[] = [];
     try {
@@ -69,8 +72,13 @@ export class Submission {
         for (const stream of this.#options.scheduler.submitAnswers({ ...request, deadlineMs }, parameters.n)) {
           const logprobs = letter === undefined ? undefined : new Logprobs({ kind, tokenizer, letter });
           const chatText = kind === 'text' ? undefined
-            : new ChatText({ isThinking: this.#hasBegunThinking(request.tokens), tools: parameters.tools, mostCalls: parameters.mostCalls });
-          answers.push(new Answer({ index: answers.length, stream, logprobs, chatText, echo: echoes[at], isEmpty: parameters.max_tokens === 0 }));
+            : new ChatText({
+              isThinking: this.#hasBegunThinking(request.tokens), tools: parameters.tools,
+              mostCalls: parameters.mostCalls,
+            });
+          answers.push(new Answer({
+            index: answers.length, stream, logprobs, chatText, echo: echoes[at], isEmpty: parameters.max_tokens === 0,
+          }));
         }
       }
     } catch (error) {
@@ -141,7 +149,9 @@ export class Submission {
     if (!tokenizer.hasChatTemplate) {
       throw createError('KV_NOT_SUPPORTED', { option: 'messages', problem: 'the model has no chat template', hint: 'Send a plain prompt to `/v1/completions`.' });
     }
-    return notEmpty(await readPromptTokens(tokenizer.encodeChat(prompt.messages, prompt.values, { signal }), 'encodeChat'), 'messages');
+    return notEmpty(await readPromptTokens(
+      tokenizer.encodeChat(prompt.messages, prompt.values, { signal }), 'encodeChat',
+    ), 'messages');
   }
 
   /** The request of a prompt's answers. Throws KV_LENGTH_OUT_OF_RANGE. */
@@ -155,8 +165,10 @@ export class Submission {
     const stopTokens = [...parameters.ignore_eos ? [] : ends, ...parameters.stop_token_ids];
     const sampler = samplerOf(parameters, choice);
     return {
-      tokens, maxNewTokens: Math.min(Math.max(1, parameters.max_tokens ?? most), most), stopTokens, tokenizer, stopStrings: parameters.stop,
-      logProbabilities: parameters.logprobs, sampler: minTokens > 0 ? withoutEarly(sampler, stopTokens, minTokens) : sampler, tenant, salt, urgency,
+      tokens, maxNewTokens: Math.min(Math.max(1, parameters.max_tokens ?? most), most), stopTokens, tokenizer,
+      stopStrings: parameters.stop,
+      logProbabilities: parameters.logprobs,
+      sampler: minTokens > 0 ? withoutEarly(sampler, stopTokens, minTokens) : sampler, tenant, salt, urgency,
       signal, priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: this.#leftMs(parameters, startMs),
     };
   }
@@ -167,7 +179,9 @@ export class Submission {
     const deadlineMs = Math.min(askedMs ?? mostMs, mostMs);
     const leftMs = Math.ceil(deadlineMs - (performance.now() - startMs));
     if (leftMs > 0) return leftMs;
-    throw createError('KV_DEADLINE_EXCEEDED', { deadlineMs, generatedTokens: 0, maxNewTokens: maxNewTokens ?? this.#options.maxTokens });
+    throw createError(
+      'KV_DEADLINE_EXCEEDED', { deadlineMs, generatedTokens: 0, maxNewTokens: maxNewTokens ?? this.#options.maxTokens },
+    );
   }
 
   /** Whether a chat template ends with what the model is to think. */
@@ -183,8 +197,12 @@ export class Submission {
     return Promise.all(requests.map(async (request, at) => {
       const prompt = prompts[at];
       const pieces = tokenizer.pieces();
-      const content = typeof prompt === 'string' ? prompt : request.tokens.map((token) => pieces.push(token)).join('') + pieces.end();
-      return { deltas: [{ content }], logProbabilities: request.logProbabilities === undefined ? [] : await scorePrompt(scheduler, request) };
+      const content = typeof prompt === 'string' ? prompt
+        : request.tokens.map((token) => pieces.push(token)).join('') + pieces.end();
+      return {
+        deltas: [{ content }],
+        logProbabilities: request.logProbabilities === undefined ? [] : await scorePrompt(scheduler, request),
+      };
     }));
   }
 }
@@ -193,7 +211,7 @@ function charactersOf(prompt: Prompt): number {
   if (typeof prompt === 'string' || !('messages' in prompt)) return prompt.length;
   const { messages, values } = prompt;
   const told = Object.keys(values).length === 0 ? 0 : JSON.stringify(values).length;
-  return messages.reduce((sum, { role: _, content, ...more }) => sum + content.length + (Object.keys(more).length === 0 ? 0 : JSON.stringify(more).length), told);
+  return messages.reduce((sum, message) => sum + (Object.keys(message).length === 2 ? message.content : JSON.stringify(message)).length, told);
 }
 
 function notEmpty(tokens: readonly number[], option: string): readonly number[] {

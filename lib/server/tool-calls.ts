@@ -1,5 +1,6 @@
-// ToolCalls: the calls of functions in an answer, in the forms in which models write them: Hermes and Qwen `<tool_call>{…}</tool_call>`,
-// Llama 3.1 and Mistral as JSON that is the whole answer. What is no call of that form stays text.
+// ToolCalls: the calls of functions in an answer, in the forms in which models write them: Hermes and Qwen
+// `<tool_call>{…}</tool_call>`, Llama 3.1 and Mistral as JSON that is the whole answer. What is no call of that form
+// stays text.
 
 import { randomInt } from 'node:crypto';
 
@@ -19,7 +20,9 @@ export function taggedCall(text: string): ToolCall | undefined {
 
 /** The calls that are all of an answer, each of a function in `names`; undefined: the answer is a text. */
 export function wholeCalls(text: string, names: ReadonlySet<string>): readonly ToolCall[] | undefined {
-  const objects = jsonValues(text)?.flatMap((value) => (value.startsWith('[') ? jsonValues(value.slice(1, -1)) ?? [''] : [value]));
+  const objects = jsonValues(text)?.flatMap(
+    (value) => (value.startsWith('[') ? jsonValues(value.slice(1, -1)) ?? [''] : [value]),
+  );
   const calls = objects?.map((object) => callOf(object));
   const areCalls = calls?.every((call): call is ToolCall => call !== undefined && names.has(call.function.name)) === true;
   return areCalls ? calls : undefined;
@@ -30,7 +33,9 @@ function callOf(object: string): ToolCall | undefined {
   const name = jsonString(members?.get('name'));
   if (members === undefined || name === undefined || name === '') return undefined;
   const given = members.get('arguments') ?? members.get('parameters') ?? 'null';
-  return { id: newId(), type: 'function', function: { name, arguments: given === 'null' ? '{}' : jsonString(given) ?? given } };
+  return {
+    id: newId(), type: 'function', function: { name, arguments: given === 'null' ? '{}' : jsonString(given) ?? given },
+  };
 }
 
 const letters = 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789';

@@ -1,5 +1,5 @@
-// The tools of a chat request: functions that the model may call. They go to the chat template, which says them to the model in its own
-// words; nothing forces the model to call one.
+// The tools of a chat request: functions that the model may call. They go to the chat template, which says them to the
+// model in its own words; nothing forces the model to call one.
 
 import { createError } from '../base/errors.js';
 import { isOptionsObject, readArray, string, type Field } from '../base/options.js';
@@ -10,7 +10,9 @@ export interface Tool {
   readonly function: { readonly name: string; readonly [more: string]: unknown };
 }
 
-export type ToolChoice = 'none' | 'auto' | 'required' | { readonly type: 'function'; readonly function: { readonly name: string } };
+export type ToolChoice = 'none' | 'auto' | 'required' | {
+  readonly type: 'function'; readonly function: { readonly name: string },
+};
 
 const mostTools = 512;
 
@@ -18,9 +20,13 @@ export const toolsField: Field<readonly Tool[]> = (value, place) => {
   if (value === undefined) return [];
   const tools = readArray(value, place, (tool, index) => {
     const option = `${place.option}[${index}]`;
-    const { type, function: called } = (isOptionsObject(tool) ? tool : {}) as { readonly type?: unknown; readonly function?: unknown };
+    const {
+      type, function: called,
+    } = (isOptionsObject(tool) ? tool : {}) as { readonly type?: unknown; readonly function?: unknown };
     if (typeof type === 'string' && type !== 'function') {
-      throw createError('KV_NOT_SUPPORTED', { option: `${option}.type`, problem: 'the server has no tools of its own', hint: "Send tools of type 'function'." });
+      throw createError('KV_NOT_SUPPORTED', {
+        option: `${option}.type`, problem: 'the server has no tools of its own', hint: "Send tools of type 'function'."
+      });
     }
     if (type === undefined || !isOptionsObject(called)) {
       throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, option, expected: "a tool: `{ type: 'function', function: { name } }`", received: tool });
@@ -29,7 +35,9 @@ export const toolsField: Field<readonly Tool[]> = (value, place) => {
     return tool as Tool;
   });
   if (tools.length <= mostTools) return tools;
-  throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected: `at most ${mostTools} tools`, received: tools.length });
+  throw createError(
+    'KV_INVALID_OPTION', { reason: 'range', ...place, expected: `at most ${mostTools} tools`, received: tools.length },
+  );
 };
 
 export const toolChoiceField: Field<ToolChoice> = (value, place) => {
@@ -38,16 +46,22 @@ export const toolChoiceField: Field<ToolChoice> = (value, place) => {
   const name = (value as { readonly function?: { readonly name?: unknown } }).function?.name;
   if (typeof name === 'string' && name !== '') return { type: 'function', function: { name } };
   throw createError('KV_INVALID_OPTION', {
-    reason: 'type', ...place, expected: "'none', 'auto', 'required' or `{ type: 'function', function: { name } }`", received: value,
+    reason: 'type', ...place, expected: "'none', 'auto', 'required' or `{ type: 'function', function: { name } }`",
+    received: value,
   });
 };
 
-/** The tools that the model is told of: none, all, or the one that is to be called. Throws KV_INVALID_OPTION where that is not among them. */
+/**
+ * The tools that the model is told of: none, all, or the one that is to be called. Throws KV_INVALID_OPTION where that
+ * is not among them.
+ */
 export function offeredTools(tools: readonly Tool[], choice: ToolChoice, owner: string): readonly Tool[] {
   if (choice === 'none') return [];
   if (typeof choice === 'string') return tools;
   const { name } = choice.function;
   const chosen = tools.filter(({ function: called }) => called.name === name);
   if (chosen.length > 0) return chosen;
-  throw createError('KV_INVALID_OPTION', { reason: 'range', owner, option: 'tool_choice.function.name', expected: 'the name of one of `tools`', received: name });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner, option: 'tool_choice.function.name', expected: 'the name of one of `tools`', received: name
+  });
 }

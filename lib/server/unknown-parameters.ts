@@ -1,5 +1,5 @@
-// Unknown parameters of a request: clients of other servers send what this one does not have. They are taken out of the body before it is
-// read strictly, and their names go back in a header.
+// Unknown parameters of a request: clients of other servers send what this one does not have. They are taken out of the
+// body before it is read strictly, and their names go back in a header.
 
 import { isOptionsObject, type FieldSpec } from '../base/options.js';
 import { messageSpec, partSpec } from './chat-messages.js';
@@ -33,12 +33,13 @@ export class UnknownParameters {
     const known = this.#known(message as Body, messageSpec, 'messages[].');
     const { content } = known;
     if (!Array.isArray(content)) return known;
-    return { ...known, content: content.map((part: unknown) => (isText(part) ? this.#known(part, partSpec, 'messages[].content[].') : part)) };
+    return { ...known, content: content.map(
+      (part: unknown) => (isText(part) ? this.#known(part, partSpec, 'messages[].content[].') : part),
+    ) };
   }
 
   #known(given: Body, spec: FieldSpec, path: string): Body {
-    const names = Object.keys(given);
-    const unknown = names.filter((name) => !Object.hasOwn(spec, name));
+    const unknown = Object.keys(given).filter((name) => !Object.hasOwn(spec, name));
     if (unknown.length === 0) return given;
     for (const name of unknown) if (this.#names.size <= mostNames) this.#names.add(path + name);
     return Object.fromEntries(Object.entries(given).filter(([name]) => Object.hasOwn(spec, name)));

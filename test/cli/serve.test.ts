@@ -77,3 +77,35 @@ slow('starts the server')('`--kv-dtype` and `--results` are the type of K and V 
   t.notDeepEqual(await computed('float16', 'exact'), expected);
   t.notDeepEqual(await computed('float32', 'fast'), expected);
 });
+
+slow('starts the server')('`--disk`, `--host-tier` and `--layout`: the end stores what was answered, and the next start finds it', async (t) => {
+  const folder = mkdtempSync(path.join(tmpdir(), 'vkv-disk-'));
+  t.teardown(() => rmSync(folder, { recursive: true }));
+  const parameters = ['--model', storyteller, '--slots', '2', '--max-tokens', '256', '--memory-bytes', '16MiB', '--layout', 'fused',
+    '--host-tier', '16MiB', '--disk', `${path.join(folder, 'store')}=64MiB`];
+  const start = async (): Promise<number | undefined> => {
+    const { exitCode, answer, stderr } = await serveOnce(parameters, async (url) => {
+      const body = JSON.stringify({ prompt: 'Once upon a time there was a fox who lived in a forest. '.repeat(6), max_tokens: 2 });
+      const response = await fetch(`${url}/v1/completions`, { method: 'POST', headers: { 'content-type': 'application/json' }, body });
+      return (await response.json() as { usage: { prompt_tokens_details: { cached_tokens: number } } }).usage.prompt_tokens_details.cached_tokens;
+    });
+    t.is(exitCode, 0, stderr);
+    return answer;
+  };
+  t.is(await start(), 0);
+  t.true((await start())! > 50);
+});
+
+slow('starts the server')('flags that say nothing are one line each', async (t) => {
+  const cases: readonly (readonly [readonly string[], number, RegExp])[] = [
+    [['--disk', '/tmp/vkv'], 2, /KV_INVALID_OPTION: .*a folder and a size.*\n$/], [['--disk', '/tmp/vkv=much'], 2, /KV_INVALID_OPTION: .*a size.*\n$/],
+    [['--layout', 'round'], 2, /KV_INVALID_OPTION: .*per-layer.*\n$/], [['--max-urgency', '256'], 2, /KV_INVALID_OPTION: `--max-urgency` .*\n$/],
+    [['--api-key', 'two words'], 2, /KV_INVALID_OPTION: .*visible ASCII.*\n$/], [['--api-keys', '/nowhere/keys'], 1, /ENOENT.*\n$/],
+    [['--redis', 'http://127.0.0.1:1'], 2, /KV_INVALID_OPTION: .*\n$/],
+  ];
+  for (const [parameters, code, message] of cases) {
+    const { exitCode, stderr } = await runVkv(['serve', '--model', storyteller, '--memory-bytes', '16MiB', ...parameters]);
+    t.regex(stderr, message, parameters.join(' '));
+    t.is(exitCode, code, parameters.join(' '));
+  }
+});

@@ -1,4 +1,5 @@
-// What a model says that is told of two tools, `weather` and `time`: it calls both at once, then one again, then answers.
+// What a model says that is told of two tools, `weather` and `time`: it calls both at once, then one again, then
+// answers.
 
 import type { AgentConversation } from './script-engine.js';
 

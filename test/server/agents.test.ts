@@ -1,6 +1,6 @@
-// Agents of the AI SDK and of LangChain, with two tools, in three turns, whole and streamed: what their clients sent was recorded once
-// (agents.json) against this server and the same engine. Each request is sent again: the answer is the one that the client understood then,
-// which its next request shows.
+// Agents of the AI SDK and of LangChain, with two tools, in three turns, whole and streamed: what their clients sent
+// was recorded once (agents.json) against this server and the same engine. Each request is sent again: the answer is
+// the one that the client understood then, which its next request shows.
 
 import { readFileSync } from 'node:fs';
 import * as path from 'node:path';
@@ -40,7 +40,8 @@ const recording = JSON.parse(readFileSync(path.join(root, 'test', 'server', 'age
 
 function joined(messages: readonly Message[], finish: string): Essence {
   return {
-    content: messages.map(({ content }) => content ?? '').join(''), reasoning: messages.map((each) => each.reasoning_content ?? '').join(''),
+    content: messages.map(({ content }) => content ?? '').join(''),
+    reasoning: messages.map((each) => each.reasoning_content ?? '').join(''),
     calls: messages.flatMap((each) => each.tool_calls ?? []).map(({ function: called }) => [called.name, called.arguments] as const), finish,
   };
 }

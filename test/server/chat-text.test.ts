@@ -1,4 +1,5 @@
-// An answer's text, however it is cut into pieces, is parted alike: thoughts, text, calls in each form; and what is no call stays text.
+// An answer's text, however it is cut into pieces, is parted alike: thoughts, text, calls in each form; and what is no
+// call stays text.
 
 import test from 'ava';
 
@@ -33,7 +34,8 @@ const cases: Readonly<Record<string, readonly [text: string, parted: Parted, opt
     '<tool_call>{"name": "weather", "arguments": {}}</tool_call><tool_call>{"name": "time", "arguments": {}}</tool_call>', { calls: [['weather', '{}']] }, { mostCalls: 1 },
   ],
   'a tag within an argument': [
-    '<tool_call>{"name": "weather", "arguments": {"a": "</tool_call> \\" <think>"}}</tool_call>', { calls: [['weather', '{"a": "</tool_call> \\" <think>"}']] },
+    '<tool_call>{"name": "weather", "arguments": {"a": "</tool_call> \\" <think>"}}</tool_call>',
+    { calls: [['weather', '{"a": "</tool_call> \\" <think>"}']] },
   ],
   'numbers of many digits': [`<tool_call>{"arguments": ${big}, "name": "time"}</tool_call>`, { calls: [['time', big]] }],
   'arguments as a string': ['<tool_call>{"name": "time", "arguments": "{\\"a\\":1}"}</tool_call>', { calls: [['time', '{"a":1}']] }],

@@ -45,7 +45,8 @@ test('a history keeps what templates read, and loses what carries nothing', (t) 
   t.deepEqual(messages, [
     { role: 'system', content: 'Be brief.', name: 'boss' }, { role: 'user', content: 'ab' },
     { role: 'assistant', content: '', tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'f', arguments: { a: 1 } } }] },
-    { role: 'tool', content: '7', tool_call_id: 'call_1' }, { role: 'assistant', content: 'no', reasoning_content: 'why' }, user,
+    { role: 'tool', content: '7', tool_call_id: 'call_1' },
+    { role: 'assistant', content: 'no', reasoning_content: 'why' }, user,
   ]);
 }));
 
@@ -72,8 +73,10 @@ test('the template is told the tools, the choice, and what `chat_template_kwargs
   t.deepEqual(await valuesOf({ reasoning_effort: 'none' }), { reasoning_effort: 'none', enable_thinking: false });
   t.deepEqual(await valuesOf({ reasoning_effort: 'none', chat_template_kwargs: { enable_thinking: true } }), { reasoning_effort: 'none', enable_thinking: true });
   for (const [more, param] of [
-    [{ tools: [{ type: 'web_search' }] }, 'tools[0].type'], [{ tools: [{}] }, 'tools[0]'], [{ tools: [{ type: 'function', function: {} }] }, 'tools[0].function.name'],
-    [{ tools, tool_choice: 'any' }, 'tool_choice'], [{ tools, tool_choice: { function: { name: 'h' } } }, 'tool_choice.function.name'],
+    [{ tools: [{ type: 'web_search' }] }, 'tools[0].type'], [{ tools: [{}] }, 'tools[0]'],
+    [{ tools: [{ type: 'function', function: {} }] }, 'tools[0].function.name'],
+    [{ tools, tool_choice: 'any' }, 'tool_choice'],
+    [{ tools, tool_choice: { function: { name: 'h' } } }, 'tool_choice.function.name'],
     [{ functions: [tool('f')] }, 'functions'],
   ] as const) t.is((await ask(world, { messages: [user], ...more })).body.error.param, param);
 }));
@@ -95,7 +98,8 @@ test('unknown parameters are ignored and named; a strict server refuses them', a
 
 test('what would change the form of an answer is refused by name, with what to use instead', (t) => withServer(t, {}, async (world) => {
   for (const [name, value] of Object.entries({
-    response_format: { type: 'json_schema', json_schema: {} }, guided_json: {}, grammar: 'a', audio: {}, modalities: ['audio'], function_call: { name: 'f' },
+    response_format: { type: 'json_schema', json_schema: {} }, guided_json: {}, grammar: 'a', audio: {},
+    modalities: ['audio'], function_call: { name: 'f' },
     continue_final_message: true, add_generation_prompt: false,
   })) {
     const { status, body: { error } } = await ask(world, { messages: [user], max_tokens: 1, [name]: value });

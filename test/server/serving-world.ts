@@ -33,7 +33,8 @@ export class ServingWorld {
 
   constructor({ slots = 4, cacheTokens = 512, answers, scheduler = {}, tiers = [], ...options }: WorldOptions = {}) {
     this.cache = new KvCache({
-      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots, maxTokens: cacheTokens, memoryBudgetBytes: 2 ** 24, driver: 'host',
+      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots, maxTokens: cacheTokens,
+      memoryBudgetBytes: 2 ** 24, driver: 'host',
       prefixCache: { policy: sessionPolicy(), tiers, modelId: 'script' },
     });
     this.engine = new ScriptEngine(answers);

@@ -1,5 +1,5 @@
-// Whom the server trusts: what a key may see of others' text, how urgent it may be, which pages and names reach it, and how many
-// connections one address may hold. And that each refusal of the HTTP layer says why, with an id.
+// Whom the server trusts: what a key may see of others' text, how urgent it may be, which pages and names reach it, and
+// how many connections one address may hold. And that each refusal of the HTTP layer says why, with an id.
 
 import { request, type IncomingHttpHeaders } from 'node:http';
 import type { Socket } from 'node:net';
@@ -51,7 +51,8 @@ test('a key finds text of its own tenant only, whatever `user` it names', (t) =>
 
 test('`urgency` is at most what the operator allows, for all or for a key', async (t) => {
   const cases = [
-    [{}, 'any', 0], [{ maxUrgency: 7 }, 'any', 7], [{ apiKeys: [{ key: 'high', maxUrgency: 200 }, 'low'] }, 'high', 200],
+    [{}, 'any', 0], [{ maxUrgency: 7 }, 'any', 7],
+    [{ apiKeys: [{ key: 'high', maxUrgency: 200 }, 'low'] }, 'high', 200],
     [{ apiKeys: [{ key: 'high', maxUrgency: 200 }, 'low'], maxUrgency: 3 }, 'low', 3],
   ] as const;
   for (const [options, key, expected] of cases) {
@@ -102,7 +103,8 @@ test('names and pages that the operator names are answered, and browsers are tol
     const { status, headers } = await ask(world, '/v1/chat/completions', asked, 'OPTIONS');
     t.is(status, 204);
     t.like(headers, {
-      'access-control-allow-origin': origin, 'access-control-allow-headers': 'authorization, x-stainless-os', 'access-control-allow-methods': 'GET, POST',
+      'access-control-allow-origin': origin, 'access-control-allow-headers': 'authorization, x-stainless-os',
+      'access-control-allow-methods': 'GET, POST',
     });
     const sent = { origin, authorization: 'Bearer k', 'content-type': 'application/json' };
     for (const stream of [false, true]) {
