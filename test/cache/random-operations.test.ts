@@ -8,6 +8,7 @@ import { ahead } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions } from '../helpers/cache.js';
+import { assertNothingHeld } from '../helpers/nothing-held.js';
 import { seedOf } from '../helpers/seed.js';
 import { RandomWorld } from './random-world.js';
 import { scaled } from '../runner/tier.js';
@@ -57,6 +58,7 @@ for (const [name, options] of Object.entries(worlds)) {
     for (const [what, value] of Object.entries({ foregroundRows, backgroundRows, unmappedRows, scrubbedPages })) {
       t.true(operations < 20_000 || value > 100, `${what}: ${value}`);
     }
+    assertNothingHeld(t, bench.cache);
     bench.close();
   });
 }

@@ -65,6 +65,7 @@ export class RandomWorld {
     this.#bench.device?.completeAll();
     for (const { sequence } of this.#live) sequence.release();
     this.#live = [];
+    this.#cache.completeStep(this.#step + 2); // the last fence of all
     const native = nativeOf(this.#bench.driver);
     for (const stream of this.#streams) if (stream !== 0n) native.destroyStream(stream);
   }

@@ -3,8 +3,10 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
 import test from 'ava';
+import { Registry } from 'prom-client';
 
 import { hostTier, NaiveScheduler, OfflineScheduler, OnlineScheduler, type BadLogitsEvent, type Engine, type EnginePass, type KvCache } from 'virtual-kv';
+import { registerServingMetrics } from 'virtual-kv/prometheus';
 
 import { withCache } from '../helpers/cache.js';
 import { schedulers } from './all-schedulers.js';
@@ -104,6 +106,24 @@ test('a request that is as bad without what it had found fails, and other text s
     t.is(cached(cache), before);
     t.like(scheduler.totals, { badLogits: 2, recoveredRequests: 0, failedRequests: 1 });
     t.is((await scheduler.submit({ tokens: prompt(2), maxNewTokens: 2 }).result).cachedTokens, 400);
+    await scheduler.close();
+  });
+});
+
+test('a scrape counts logits that were not numbers, and requests that were well without the cached text', async (t) => {
+  await withCache(t, options, async ({ cache }) => {
+    const engine = new SummingEngine();
+    const scheduler = new OnlineScheduler({ cache, engine });
+    const register = new Registry();
+    registerServingMetrics(scheduler, { register });
+    await scheduler.submit({ tokens: prompt(0), maxNewTokens: 1 }).result;
+    poison(cache);
+    await scheduler.submit({ tokens: prompt(1), maxNewTokens: 1 }).result;
+    engine.faults = 1;
+    await t.throwsAsync(scheduler.submit({ tokens: [1], maxNewTokens: 1 }).result, { code: 'KV_ENGINE_FAILED' });
+    const scraped = await register.metrics();
+    t.regex(scraped, /^virtual_kv_serving_bad_logits_total 2$/m);
+    t.regex(scraped, /^virtual_kv_serving_recovered_requests_total 1$/m);
     await scheduler.close();
   });
 });

@@ -189,6 +189,19 @@ servingTests('when the decode of a step is dropped, its prompts are computed in 
   t.is(scheduler.totals.steps - steps, 6);
 });
 
+servingTests('a request that decodes in a step whose prompts are given up leaves its slot to that pass, and goes on when it is over', { slots: 2 }, async ({ t, cache, engine }) => {
+  const stopping = new StoppingEngine(engine);
+  stopping.stops = false;
+  const clock = new SteppedClock();
+  const { decoding, prompt } = await mixedStep(stopping, { cache, ...clock.options, passTimeoutMs: 100 }, 'prefill');
+  clock.advance(100);
+  await t.throwsAsync(prompt.result, { code: 'KV_ENGINE_STALLED' });
+  const { idleSlots, retiringSlots } = cache.counts();
+  t.deepEqual({ idleSlots, retiringSlots }, { idleSlots: 0, retiringSlots: 2 });
+  stopping.goOn();
+  assertAnswer(t, { ...request, maxNewTokens: 30 }, await decoding.result);
+});
+
 servingTests('when the prompts of a step are dropped, the tokens that it decoded count', {}, async ({ t, cache, engine }) => {
   const stopping = new StoppingEngine(engine);
   const { scheduler, decoding, prompt } = await mixedStep(stopping, { cache }, 'prefill');
@@ -214,11 +227,14 @@ servingTests('prompts whose requests end before their pass begins are not comput
 });
 
 servingTests('a pass that computes the prompt of a waiting request goes on, until that one has ended too', { slots: 1 }, async ({ t, cache, engine }) => {
-  for (const end of ['waits', 'ends', 'is of another tenant', 'has a short part of it'] as const) {
+  for (const end of ['waits', 'ends', 'is of another tenant', 'is of another adapter', 'has a short part of it'] as const) {
     cache.prefixes.reset();
     const stopping = new StoppingEngine(engine);
     const scheduler = new OnlineScheduler({ cache, engine: stopping, minPendingTokens: 51 });
-    const like = end === 'has a short part of it' ? { ...request, tokens: [...promptOf(50), 1] } : { ...request, tenant: end === 'is of another tenant' ? 'x' : undefined };
+    const like = {
+      ...request, ...(end === 'has a short part of it' ? { tokens: [...promptOf(50), 1] } : {}),
+      tenant: end === 'is of another tenant' ? 'x' : undefined, adapter: end === 'is of another adapter' ? 'x' : undefined,
+    };
     const first = scheduler.submit(request);
     const second = scheduler.submit(like);
     await stopping.hasBegun(1);

@@ -7,6 +7,7 @@ import test from 'ava';
 import { Random } from '#internal/base/random.js';
 import { Driver, KvCache } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
+import { assertNothingHeld } from '../helpers/nothing-held.js';
 import { seedOf } from '../helpers/seed.js';
 import { DeviceSource } from './device-source.js';
 import { SideWorld } from './side-world.js';
@@ -85,8 +86,7 @@ for (const setting of settings) {
     t.true(world.hits > 0);
     world.finish();
     device?.completeAll();
-    cache.prefixes.reset();
-    t.is(cache.sideCounts().usedBytes, 0, 'nothing is left when nothing is cached');
+    assertNothingHeld(t, cache);
     cache.close();
     source?.free();
     if (device !== undefined) {

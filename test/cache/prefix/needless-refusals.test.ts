@@ -143,6 +143,20 @@ cacheTest('a step of the engine is in nobody\'s way where the cache has only not
   for (const sequence of [fork, parent]) sequence.release();
 });
 
+cacheTests('a prompt that lacks a row is refused before the slot that it would get gives up its text', { rows: 8, slots: 2 }, (t, bench) => {
+  const { cache } = bench;
+  const speaker = new Speaker(cache);
+  speaker.say(tokensOf(1, rowTokens)).release();
+  const running = bench.sequenceOf(4 * rowTokens);
+  const { unmaps } = cache.metrics;
+  t.throws(() => cache.acquire({ promptTokens: 5 * rowTokens }), { code: 'KV_OUT_OF_PAGES' });
+  t.is(cache.metrics.unmaps, unmaps);
+  running.release();
+  const again = cache.acquire({ tokens: [...tokensOf(1, rowTokens), 1] });
+  t.is(again.cachedBy.adoptedTokens, rowTokens);
+  again.release();
+});
+
 test('what is admissible counts what other caches of the pool can give back, and not what is earmarked for them', (t) => {
   const { driver, device } = openDriver();
   const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 20 * 4 * pageBytes });

@@ -93,7 +93,7 @@ export class PrefixWorld {
       live.sequence.release();
     }
     this.#live = [];
-    this.#cache.completeStep(this.#step);
+    this.completeStep();
   }
 
   #acquire(): void {

@@ -8,6 +8,7 @@ import { ahead } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
+import { assertNothingHeld } from '../../helpers/nothing-held.js';
 import { seedOf } from '../../helpers/seed.js';
 import { PrefixWorld, type WorldOptions } from './prefix-world.js';
 import { scale } from '../../runner/tier.js';
@@ -80,6 +81,7 @@ for (const [name, { options, operations: most, ...world }] of Object.entries(wor
     t.log(JSON.stringify({ ...counts, ...bench.cache.prefixes.metrics.droppedRows }));
     for (const how of ['adoptedTokens', 'aliasedTokens', 'copiedTokens', 'forks']) t.true(operations < 5_000 || (counts[how] ?? 0) > operations / 500, how);
     t.is(bench.cache.metrics.lateErrors, 0);
+    assertNothingHeld(t, bench.cache);
     bench.close();
   });
 }

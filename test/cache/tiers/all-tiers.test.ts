@@ -16,6 +16,7 @@ import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
 import { patient } from '../../helpers/patient.js';
 import { RedisServer } from '../../helpers/redis-server.js';
 import { redisTest } from '../../helpers/redis-test.js';
+import { assertNothingHeld, assertTiersEmpty } from '../../helpers/nothing-held.js';
 import { seedOf } from '../../helpers/seed.js';
 import { InjectedFailures, storeOf } from './injected-failures.js';
 import { TierWorld, type TierWorldOptions } from './tier-world.js';
@@ -112,6 +113,8 @@ async function run(t: ExecutionContext, name: string, seed: number): Promise<voi
     if (!canFail) t.deepEqual([damagedBlocks, misses.corrupt, refusals.failed], [0, 0, 0], tier);
   }
   t.true(scale < 1 || (world.counts['promoted tokens']! > 0 && world.counts['loaded selections']! > 0));
+  assertNothingHeld(t, bench.cache, name, world.signals);
+  if (!canFail) await assertTiersEmpty(t, bench.cache, ['redis']);
   await bench.cache.prefixes.tiers!.close();
   bench.close();
 }

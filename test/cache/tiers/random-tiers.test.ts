@@ -12,6 +12,7 @@ import { ahead, diskTier, hostTier, importance, priority, type TierKeeping } fro
 
 import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions } from '../../helpers/cache.js';
+import { assertNothingHeld, assertTiersEmpty } from '../../helpers/nothing-held.js';
 import { seedOf } from '../../helpers/seed.js';
 import { TierWorld, type TierWorldOptions } from './tier-world.js';
 import { scale } from '../../runner/tier.js';
@@ -103,6 +104,8 @@ for (const [name, { options, bytes, tenantBytes, blockTokens, operations, hasDis
     t.true(scale < 1 || !reorders || world.counts['reordered blocks']! > 0);
     t.true(scale < 1 || hasLevels || keeps !== 'important' || bench.cache.prefixes.tiers!.metrics().raisedTokens > 0);
     for (const { damagedBlocks, misses, refusals } of bench.cache.prefixes.tiers!.metrics().tiers) t.deepEqual([damagedBlocks, misses.corrupt, refusals.failed], [0, 0, 0]);
+    assertNothingHeld(t, bench.cache, name, world.signals);
+    await assertTiersEmpty(t, bench.cache);
     await bench.cache.prefixes.tiers!.close();
     bench.close();
   });

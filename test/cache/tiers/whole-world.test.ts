@@ -18,7 +18,6 @@ import { folderOf } from '../../helpers/temporary-folder.js';
 import { costly } from '../../runner/slow.js';
 import { scale, scaled, tier } from '../../runner/tier.js';
 import { DeviceSource } from '../../side/device-source.js';
-import { turn } from './device-index.js';
 import { faultsOf } from './injected-failures.js';
 import { WholeWorld } from './whole-world.js';
 
@@ -103,8 +102,6 @@ async function live(t: ExecutionContext, on: 'mock' | 'host', seed: number, dire
   }
   const { cache } = world;
   assertNothingHeld(t, cache, `seed ${seed}`, world.signals);
-  const { tiers } = cache.prefixes;
-  for (let turns = 0; turns < 1000 && tiers!.metrics().tiers.some(({ own }) => own!.bytes > 0); turns += 1) await turn(); // memory that was lent comes back
   if (!world.isDamaged) await assertTiersEmpty(t, cache);
   await cache.shutdown();
   assertNothingLeft(t, driver, device);

@@ -338,7 +338,7 @@ export class WholeWorld {
       for (const running of this.#running) if (isOf(running.name)) running.isStored = false;
       if (isReached((await dropping).unreachedTiers)) this.#known.forget(isOf);
     }
-    for (const running of this.#running) this.#note(running); // which may have kept some of it
+    for (const running of this.#running) this.#note(running); // what their texts have in common with it stays
     this.#cache.verify();
   }
 
@@ -514,10 +514,13 @@ export class WholeWorld {
     const { isExact } = this.#options;
     const { idleSlots, activeSlots, retiringSlots, quarantinedSlots, usedTokens, cachedRows, admissiblePages } = cache.counts();
     const { earmarkedPages, budgetPages } = cache.pool.counts();
+    // Rows behind its tokens that others have too are unmapped whenever their fence is found to have passed.
+    const rowsOf = ({ length, mappedRows }: Sequence): number => Math.min(mappedRows, cache.layout.rowsFor(length));
     const sequences = this.#running.map(({ sequence, needs }) =>
-      [sequence.length, isExact ? sequence.mappedRows : 0, ...needs.map((name) => sequence.sideTokens(name))]);
+      [sequence.length, isExact ? rowsOf(sequence) : 0, ...needs.map((name) => sequence.sideTokens(name))]);
     const same = JSON.stringify({
-      idleSlots, activeSlots, retiringSlots, quarantinedSlots, usedTokens, earmarkedPages, budgetPages, sequences,
+      idleSlots, activeSlots, retiringSlots, quarantinedSlots, usedTokens, budgetPages, sequences,
+      earmarkedPages: isExact ? earmarkedPages : 0, // a mapper maps what is set aside
       cached: isCopying() || this.#isLowered ? [] : [cachedRows, cache.prefixes.metrics.droppedRows.evicted, cache.sideCounts()],
     });
     return { same, admissiblePages: isExact ? admissiblePages : Infinity };
