@@ -98,7 +98,7 @@ export async function runVkvJson(words: readonly string[], run = runVkv): Promis
 
 /** Runs `vkv serve` at any free port, asks which models it has, and whatever `ask` asks, and tells it to end. */
 export async function serveOnce<T = undefined>(
-  words: readonly string[], ask: (url: string) => Promise<T | undefined> = () => Promise.resolve(undefined), isChild = false,
+  words: readonly string[], ask: (url: string) => Promise<T | undefined> = () => Promise.resolve(undefined), isChild = false, folder = root,
 ): Promise<Ended & { readonly models: readonly string[]; readonly answer: T | undefined }> {
   const told = new AbortController();
   let ended: Promise<Ended> | undefined;
@@ -107,7 +107,7 @@ export async function serveOnce<T = undefined>(
       const found = /Listening at (\S+)\/v1/.exec(stdout)?.[1];
       if (found !== undefined) resolve(found);
     };
-    ended = (isChild ? callInChild : callHere)(['serve', ...words, '--port', '0'], { environment: { VKV_API_KEY: '' }, folder: root, onStdout, told: told.signal });
+    ended = (isChild ? callInChild : callHere)(['serve', ...words, '--port', '0'], { environment: { VKV_API_KEY: '' }, folder, onStdout, told: told.signal });
     ended.then(({ exitCode, stderr }) => { reject(new Error(`vkv serve ended with ${exitCode}: ${stderr}`)); }, reject);
   });
   try {

@@ -3,7 +3,7 @@
 // Slow: it starts every example.
 
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
@@ -22,7 +22,10 @@ const smallerSize: Readonly<Record<string, readonly string[]>> = {
 };
 
 /** What is missing to run them. */
-const missing: Readonly<Record<string, string | undefined>> = { onnxruntime: whyNoOnnxRuntime() };
+const missing: Readonly<Record<string, string | undefined>> = {
+  onnxruntime: whyNoOnnxRuntime(),
+  transformers: existsSync(path.join(root, 'examples', 'transformers', 'node_modules')) ? undefined : '@huggingface/transformers is not installed',
+};
 
 function run(name: string, args = smallerSize[name] ?? []): { status: number | null; stdout: string; stderr: string } {
   const script = path.join(root, 'scripts', 'run.mjs');

@@ -17,7 +17,7 @@ import { folderOf } from '../helpers/temporary-folder.js';
 import { madeDecoder, type DecoderForm, type MadeDecoder } from './made-decoder.js';
 
 /** Where onnxruntime-node is installed: by the example, or, to test another version, where this names. */
-const home = process.env['VKV_TEST_ONNXRUNTIME'] ?? path.resolve(__dirname, '..', '..', 'examples', 'onnxruntime');
+export const home = process.env['VKV_TEST_ONNXRUNTIME'] ?? path.resolve(__dirname, '..', '..', 'examples', 'onnxruntime');
 const load = createRequire(path.join(home, 'package.json'));
 const missing = process.env['VKV_TEST_ONNXRUNTIME'] === undefined ? whyNoOnnxRuntime() : undefined;
 
