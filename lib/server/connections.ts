@@ -35,6 +35,7 @@ export class Connections {
   /** In the order in which they were last in use. */
   readonly #open = new Map<Socket, Connection>();
   readonly #counts = new Map<string, number>();
+  #isEnding = false;
 
   constructor(server: Server, { stallTimeoutMs, most, mostPerAddress, onFull }: ConnectionsOptions) {
     server.on('connection', (socket: Socket) => {
@@ -53,12 +54,19 @@ export class Connections {
       response.once('close', () => {
         connection.responses.delete(response);
         if (this.#open.delete(socket)) this.#open.set(socket, connection); // the last in use
+        if (this.#isEnding) setImmediate(() => { if (connection.responses.size === 0) socket.destroySoon(); });
       });
     });
     // A client that waits for its answer has nothing to read.
     server.setTimeout(stallTimeoutMs, (socket: Socket) => {
       if (socket.writableLength > 0 || (this.#open.get(socket)?.responses.size ?? 0) === 0) socket.destroy();
     });
+  }
+
+  /** Closes those that wait for no answer, now and as answers end. Node takes one that has never asked for one that may at once. */
+  end(): void {
+    this.#isEnding = true;
+    for (const [socket, { responses }] of this.#open) if (responses.size === 0) socket.destroySoon();
   }
 
   /** Connections that are open. */

@@ -11,12 +11,14 @@ export interface EventStreamOptions {
   /** Ms without an event after which there is a comment. */
   readonly commentMs: number;
   readonly onError: (error: unknown) => void;
+  /** Aborted when the client has left, also where the answers before this one on its connection were not read. */
+  readonly signal: AbortSignal;
 }
 
 /** Never rejects. */
 export async function writeEvents(
   response: ServerResponse, events: AsyncGenerator<object, void, undefined>,
-  { headers, commentMs, onError }: EventStreamOptions,
+  { headers, commentMs, onError, signal }: EventStreamOptions,
 ): Promise<void> {
   response.writeHead(200, { ...headers, 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache', 'x-accel-buffering': 'no' });
   response.flushHeaders();
@@ -26,8 +28,8 @@ export async function writeEvents(
   }, commentMs);
   try {
     for await (const event of events) {
-      if (!response.write(eventOf(JSON.stringify(event)))) await drained(response);
-      if (response.destroyed) return;
+      if (!response.write(eventOf(JSON.stringify(event)))) await drained(response, signal);
+      if (response.destroyed || signal.aborted) return;
       timer.refresh();
     }
     response.end(eventOf('[DONE]'));
@@ -43,17 +45,16 @@ function eventOf(data: string): string {
   return `data: ${data}\n\n`;
 }
 
-/** Resolves when the client has read what was written, or has left. */
-function drained(response: ServerResponse): Promise<void> {
-  if (response.destroyed || response.socket?.destroyed === true) return Promise.resolve();
+/** Resolves when the client has read what was written, or has left. A response behind others has no socket yet. */
+function drained(response: ServerResponse, signal: AbortSignal): Promise<void> {
+  if (response.destroyed || signal.aborted) return Promise.resolve();
   return new Promise((resolve) => {
-    const { socket } = response;
     const done = (): void => {
-      response.off('drain', done).off('close', done);
-      socket?.off('close', done);
+      response.off('drain', done);
+      signal.removeEventListener('abort', done);
       resolve();
     };
-    response.on('drain', done).on('close', done);
-    socket?.on('close', done);
+    response.on('drain', done);
+    signal.addEventListener('abort', done);
   });
 }

@@ -154,16 +154,15 @@ export function routesOf({ framework, options, submission, connections, metrics,
       const request = read(await readJsonBody(incoming, maxBodyBytes), unknown);
       if (unknown?.header !== undefined) context.header('x-ignored-parameters', unknown.header);
       const client = keys.clientOf(incoming.headers.authorization);
-      const completion = await submission.submit(
-        kind, request, { client, signal: connections.signalOf(incoming.socket) },
-      );
+      const signal = connections.signalOf(incoming.socket);
+      const completion = await submission.submit(kind, request, { client, signal });
       const { stream, stream_options: streamOptions } = request.parameters;
       if (!stream) return context.json(await completion.whole());
       const headers = Object.fromEntries(context.res.headers);
       const onStreamError = (error: unknown): void => { if (httpErrorOf(error).status === 500) onError(error); };
       await writeEvents(
         outgoing, completion.chunks(streamOptions?.include_usage ?? false),
-        { headers, commentMs: options.commentMs, onError: onStreamError },
+        { headers, commentMs: options.commentMs, onError: onStreamError, signal },
       );
       return framework.alreadySent;
     });

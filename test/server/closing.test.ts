@@ -1,3 +1,5 @@
+import { once } from 'node:events';
+
 import test from 'ava';
 
 import { LlamaTokenizer } from 'virtual-kv/llama';
@@ -46,6 +48,17 @@ test('answers that are not done when the time for them is over end with an error
   await closed;
   t.is(world.cache.counts().activeSlots, 0);
   world.cache.close();
+});
+
+test('a connection that asks nothing does not keep a server from closing', async (t) => {
+  const world = new ServingWorld({ graceMs: 2 ** 31 - 1 });
+  await world.server.listen({ port: 0 });
+  const silent = await world.connect();
+  const left = once(silent.resume(), 'close');
+  await world.server.close();
+  await left;
+  world.cache.close();
+  t.pass();
 });
 
 test('requests on a connection that stays open are refused while the server closes', async (t) => {
