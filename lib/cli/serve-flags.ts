@@ -71,7 +71,7 @@ export function describeServe(command: Command): Command {
     .option('--slots <count>', 'sequences that run at a time', count, 16)
     .option(
       '--max-tokens <count>',
-      `tokens of a prompt and its answer (default: the model's limit, at most ${formatNumber(mostTokens)})`, count
+      `tokens of a prompt and its answer (default: the model's limit, at most ${formatNumber(mostTokens)})`, count,
     )
     .option('--memory-bytes <size>', 'memory for K and V', sizeFlag, 2 ** 30)
     .option('--page-bytes <size>', "bytes of a physical page (default: the driver's smallest)", pageSizeFlag)
@@ -87,9 +87,12 @@ export function describeServe(command: Command): Command {
     .option('--prefill-tokens-per-step <count>', 'prompt tokens in a step', count)
     .option(
       '--api-key <key>',
-      'a key that clients must send, a tenant of its own; again for another (default: VKV_API_KEY, else none)', several
+      'a key that clients must send, a tenant of its own; again for another (default: VKV_API_KEY, else none)', several,
     )
-    .option('--api-keys <file>', 'keys of clients: a line for each, KEY, KEY TENANT or KEY TENANT URGENCY, the most urgent that its requests can be')
+    .option(
+      '--api-keys <file>',
+      'keys of clients: a line for each, KEY, KEY TENANT or KEY TENANT URGENCY, the most urgent that its requests can be',
+    )
     .option(
       '--max-urgency <number>', 'the most urgent that a request can be, 0 to 255 (default: 0, all are alike)',
       countFrom(0),
@@ -110,9 +113,10 @@ export function describeServe(command: Command): Command {
     )
     .option(
       '--pass-timeout-ms <ms>', 'ms after which a pass of the model is given up, and the server is not ready', count,
-      120_000
+      120_000,
     )
-    .addOption(new Option('--parameters <kind>', 'what becomes of parameters that it does not know: lenient: ignored, and named in the header x-ignored-parameters; strict: refused')
+    .addOption(new Option('--parameters <kind>', 'what becomes of parameters that it does not know: lenient: ignored, ' +
+      'and named in the header x-ignored-parameters; strict: refused')
       .choices(['lenient', 'strict']).default('lenient'))
     .addOption(
       new Option('--layout <kind>', 'how tensors share address ranges').choices(layoutKinds).default('per-layer'),
@@ -120,12 +124,15 @@ export function describeServe(command: Command): Command {
     .option('--host-tier <size>', "keep what the device has no room for in this much of the process's memory", sizeFlag)
     .option('--disk <directory=size>', 'keep it in files of this folder, also for the next start', diskFlag)
     .option(
-      '--redis <url>', 'keep it in a Redis or Valkey, for other servers of the model, too; redis://:PASSWORD@HOST:PORT'
+      '--redis <url>', 'keep it in a Redis or Valkey, for other servers of the model, too; redis://:PASSWORD@HOST:PORT',
     )
-    .option('--model-id <name>', "names the weights and their revision in --disk and --redis (default: a digest of the model's; needed with --onnx)")
+    .option(
+      '--model-id <name>',
+      "names the weights and their revision in --disk and --redis (default: a digest of the model's; needed with --onnx)",
+    )
     .option('--max-body-bytes <size>', 'bytes of a request', sizeFlag)
     .option('--deadline-ms <ms>', 'ms that an answer may take (default: 600,000)', count)
-    .option('--grace-ms <ms>', 'ms for answers under way when it is told to end (default: 30,000)', countFrom(0))
+    .option('--grace-ms <ms>', 'ms for answers under way when it is told to end (default: 30,000)', countFrom(0));
 }
 
 /** A flag that may be given several times. */
@@ -143,7 +150,9 @@ function diskFlag(text: string): NonNullable<ServeFlags['disk']> {
 }
 
 /** The tiers of the flags, the fastest first. Throws what their functions throw. */
-export function tiersOf({ hostTier: hostBytes, disk, redis }: Pick<ServeFlags, 'hostTier' | 'disk' | 'redis'>): readonly Tier[] {
+export function tiersOf(
+  { hostTier: hostBytes, disk, redis }: Pick<ServeFlags, 'hostTier' | 'disk' | 'redis'>,
+): readonly Tier[] {
   return [
     ...hostBytes === undefined ? [] : [hostTier({ bytes: hostBytes })],
     ...disk === undefined ? [] : [diskTier(disk)],

@@ -55,6 +55,7 @@ export class ChatText {
     const held = this.#held;
     this.#held = '';
     if (this.#state === 'thinking') return thought(held.trimEnd());
+    if (this.#state === 'answer') return []; // blank lines behind what it thought
     if (this.#state === 'calling') return this.#called(held, `${calls[0]}${held}`);
     const whole = this.#state === 'whole' ? wholeCalls(held, this.#tools) : undefined;
     if (whole !== undefined) return whole.flatMap((call) => this.#add(call));

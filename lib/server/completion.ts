@@ -16,6 +16,8 @@ export interface CompletionOptions {
   readonly leaders: readonly Answer[];
   /** Of all prompts together, each counted once. */
   readonly promptTokens: number;
+  /** What cached tokens are told in multiples of, 1 or more. */
+  readonly cachedUnitTokens: number;
   /** In seconds since 1970. */
   readonly created: number;
 }
@@ -44,9 +46,9 @@ export class Completion {
 
   /** Tokens so far. Cached tokens are those that the first answer to a prompt found: the others find what that one computed. */
   get usage(): Usage {
-    const { answers, leaders, promptTokens } = this.#options;
+    const { answers, leaders, promptTokens, cachedUnitTokens: unit } = this.#options;
     const completionTokens = answers.reduce((sum, { tokens }) => sum + tokens, 0);
-    const cachedTokens = leaders.reduce((sum, answer) => sum + answer.cachedTokens, 0);
+    const cachedTokens = leaders.reduce((sum, answer) => sum + answer.cachedTokens - answer.cachedTokens % unit, 0);
     return {
       prompt_tokens: promptTokens, completion_tokens: completionTokens, total_tokens: promptTokens + completionTokens,
       prompt_tokens_details: { cached_tokens: cachedTokens },

@@ -71,10 +71,12 @@ export class ModelServer {
     server.on('checkExpectation', (_: IncomingMessage, response: ServerResponse) => {
       const { status, body } = httpErrorOf(parserErrorOf({ code: 'EXPECT' }));
       metrics?.countResponse(status);
-      response.writeHead(
-        status, { 'content-type': 'application/json', 'x-request-id': requestIdOf(undefined), connection: 'close' },
-      );
-      response.end(JSON.stringify(body));
+      const text = JSON.stringify(body);
+      response.writeHead(status, {
+        'content-type': 'application/json', 'content-length': Buffer.byteLength(text),
+        'x-request-id': requestIdOf(undefined), connection: 'close',
+      });
+      response.end(text);
     });
     const connections = (): number => open.count;
     const isClosing = (): boolean => this.#isClosing;

@@ -22,6 +22,9 @@ export interface Asking {
   readonly signal: AbortSignal;
 }
 
+/** Where clients are told apart: those of one tenant cannot guess each other's text token by token. */
+const cachedUnitTokens = 16;
+
 type Prompt = string | readonly number[] | Conversation;
 
 /** One prompt's place in its request. */
@@ -86,6 +89,7 @@ export class Submission {
       throw isKvError(error, 'KV_QUEUE_FULL') ? this.#full() : error;
     }
     return new Completion({ // `created` is a date for the client, of the wall clock
+      cachedUnitTokens: asking.client.tenant === undefined ? 1 : cachedUnitTokens,
       kind, answers, leaders: answers.filter(({ index }) => index % parameters.n === 0), modelName: this.#options.modelName,
       promptTokens: tokens.reduce((sum, { length }) => sum + length, 0), created: Math.floor(Date.now() / 1e3),
     });

@@ -23,6 +23,7 @@ const cases: Readonly<Record<string, readonly [text: string, parted: Parted, opt
   'a thought and text': ['<think>\nHm, a < b.\n</think>\n\nYes.', { reasoning: 'Hm, a < b.', content: 'Yes.' }],
   'a thought that the prompt began': ['Hm.\n</think>\nYes.', { reasoning: 'Hm.', content: 'Yes.' }, { isThinking: true }],
   'a thought that is cut off': ['<think>Hm, </thi', { reasoning: 'Hm, </thi' }],
+  'a thought and nothing': ['<think>Hm.</think>\n\n', { reasoning: 'Hm.' }],
   'an empty thought': ['<think>\n\n</think>\n\nYes.', { content: 'Yes.' }],
   'a tag of thoughts in the middle': ['No <think>x</think>', { content: 'No <think>x</think>' }],
   'a Hermes call': ['<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>', { calls: [['weather', '{"city": "Köln"}']] }],

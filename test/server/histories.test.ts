@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { agentTokenizer, endOfReply, scriptFrom, type AgentConversation } from './script-engine.js';
+import { agentTokenizer, byteTokenizer, endOfReply, scriptFrom, type AgentConversation } from './script-engine.js';
 import { withServer, type ServingWorld } from './serving-world.js';
 
 const agent = { tokenizer: agentTokenizer, stopTokens: [endOfReply], cacheTokens: 2_048 };
@@ -180,3 +180,14 @@ test('a stream has its headers at once, and comments while nothing comes', (t) =
   }
   world.engine.letGo();
 }));
+
+test('the bytes of log-probabilities put a text together again, where the tokenizer knows them', async (t) => {
+  for (const [tokenizer, isKnown] of [[{ ...byteTokenizer, bytesOf: (token: number) => [token] }, true], [byteTokenizer, false]] as const) {
+    await withServer(t, { answers: 'logits', tokenizer }, async (world) => {
+      const { body: { choices: [choice] } } = await ask(world, { messages: [user], max_tokens: 40, temperature: 0, logprobs: true });
+      const { content } = choice!.logprobs as { content: { bytes: number[] | null }[] };
+      if (isKnown) t.is(Buffer.from(content.flatMap(({ bytes }) => bytes!)).toString(), choice!.message['content'] as string);
+      else t.true(content.some(({ bytes }) => bytes === null), 'a part of a character');
+    });
+  }
+});

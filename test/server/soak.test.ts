@@ -56,18 +56,19 @@ slow('thousands of requests')(`${count} requests with aborts, tools and tenants 
     let [left, answered] = [0, 0];
     const ask = async (): Promise<void> => {
       const { path, body, status, says } = caseOf(random);
-      const leaver = new AbortController();
-      if (random.chance(1 / 8)) setImmediate(() => { leaver.abort(); });
-      try {
-        const headers = { 'content-type': 'application/json', authorization: `Bearer ${keys[random.integer(keys.length)]}` };
-        const response = await world.post(path, body, { signal: leaver.signal, headers });
-        const text = await response.text();
-        answered += 1;
-        if (response.status !== status || !text.includes(says)) t.fail(`${JSON.stringify(body)}: ${response.status} ${text.slice(0, 300)}`);
-      } catch (error) {
-        if ((error as Error).name !== 'AbortError') throw error;
+      const key = keys[random.integer(keys.length)]!;
+      if (random.chance(1 / 8)) {
+        await leave(world, path, JSON.stringify(body), key);
         left += 1;
+        return;
       }
+      const response = await world.post(path, body, {
+        headers: { 'content-type': 'application/json', authorization: `Bearer ${key}` },
+      });
+      const text = await response.text();
+      answered += 1;
+      const isRight = response.status === status && text.includes(says);
+      if (!isRight) t.fail(`${JSON.stringify(body)}: ${response.status} ${text.slice(0, 300)}`);
     };
     const round = async (requests: number): Promise<Level> => {
       let begun = 0;
@@ -86,12 +87,21 @@ slow('thousands of requests')(`${count} requests with aborts, tools and tenants 
     t.log(levels, { answered, left });
     const [first] = levels;
     const least = (name: keyof Level): number => Math.min(...levels.slice(1).map((level) => level[name])) - first![name]; // what a leak adds, each adds
-    t.true(least('heapBytes') < 2e6, `${least('heapBytes')} bytes`);
+    t.true(least('heapBytes') < 3e6, `${least('heapBytes')} bytes`);
     t.true(least('descriptors') <= clients);
     t.true(levels.every(({ connections }) => connections <= 2 * clients));
     t.true(left > 0 && answered > 0.7 * count);
   });
 });
+
+/** Sends a request, and leaves at some moment. The client of `fetch` would keep much of each that is left. */
+async function leave(world: ServingWorld, path: string, body: string, key: string): Promise<void> {
+  const socket = (await world.connect()).on('error', () => {});
+  socket.write(`POST ${path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${key}\r\n` +
+    `Content-Type: application/json\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
+  await new Promise(setImmediate);
+  await new Promise((resolve) => { socket.once('close', resolve).destroy(); });
+}
 
 interface Level {
   readonly heapBytes: number;

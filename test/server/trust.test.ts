@@ -47,6 +47,7 @@ test('a key finds text of its own tenant only, whatever `user` it names', (t) =>
       t.true(await cachedTokens(world, 'new', { user: 'ann' }) > 0);
     }
   }
+  t.is(await cachedTokens(world, 'old', { prompt: `${prompt.slice(0, 205)}!` }), 192, 'not to the token');
 }));
 
 test('`urgency` is at most what the operator allows, for all or for a key', async (t) => {
