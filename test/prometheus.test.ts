@@ -117,7 +117,7 @@ test('several caches of one register are told apart by their labels', async (t) 
 cacheTest('the metrics of a closed cache are refused', {}, async (t, { cache }) => {
   const register = new Registry();
   cache.close();
-  t.throws(() => registerMetrics(cache, { register }), { code: 'KV_CLOSED', message: 'Cannot register its metrics: the cache was closed. Create a new KvCache.' });
+  t.throws(() => registerMetrics(cache, { register }), { code: 'KV_CLOSED' });
   t.is(await register.metrics(), '\n');
 });
 

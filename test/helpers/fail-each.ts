@@ -1,35 +1,54 @@
-// Fails the n-th call of one kind for every n, each in a cache of its own, until a scenario no longer makes so many.
+// Fails the n-th call of each kind for every n, each in a cache of its own, until a scenario no longer makes so many.
 
 import type { ExecutionContext } from 'ava';
 
 import { isKvError } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
-import { isTried } from '../runner/tier.js';
+import { isSampling, isTried } from '../runner/tier.js';
 import { CacheBench, type BenchOptions, type DriverName } from './cache.js';
 
 export interface FaultSweep {
   readonly title: string;
   readonly on: DriverName;
   readonly options: BenchOptions;
+  /** Calls of the layer below, and what each of them answers. */
+  readonly kinds: readonly string[];
+  readonly results: readonly number[];
+  /** Kinds of which the scenario makes some call; default all, none: it need not. */
+  readonly needed?: readonly string[];
+}
+
+/** One call that fails. */
+export interface Fault {
   readonly kind: string;
+  readonly nth: number;
   readonly result: number;
 }
 
+/** Lets a scenario do its work in a new cache with one fault; says whether it came to that call. */
+type FailOne = (bench: CacheBench, fault: Fault) => boolean;
+
+/** Calls `failOne` with each call of each kind, for each result. `npm test` tries a tenth of all kinds and results of each scenario. */
+export function failEach(t: ExecutionContext, sweep: FaultSweep, failOne: FailOne): void {
+  const { kinds, results, needed = kinds } = sweep;
+  const reached: Record<string, number> = {};
+  for (const kind of kinds) for (const result of results) reached[kind] = Math.max(reached[kind] ?? 0, failKind(t, sweep, { kind, result }, failOne));
+  t.log(JSON.stringify(Object.fromEntries(Object.entries(reached).filter(([, times]) => times > 0))));
+  t.true(isSampling || needed.length === 0 || needed.some((kind) => reached[kind]! > 0), 'the scenario made some call');
+}
+
 /**
- * Calls `failOne` with n = 1, 2, 3 …, which says whether the scenario came to that call; returns how many calls failed. The
- * mock tells when there was no such call; on host some failures are got over unseen, so it goes on for a while. `npm test` tries
- * a tenth of all kinds and results of each scenario.
+ * Fails call 1, 2, 3 … of one kind; returns how many the scenario came to. The mock tells when there was no such call; on host some failures
+ * are got over unseen, so it goes on for a while.
  */
-export function failEach(
-  t: ExecutionContext, { title, on, options, kind, result }: FaultSweep, failOne: (bench: CacheBench, nth: number) => boolean,
-): number {
+function failKind(t: ExecutionContext, { title, on, options }: FaultSweep, { kind, result }: Omit<Fault, 'nth'>, failOne: FailOne): number {
   let reached = 0;
   if (!isTried(`${title} ${on} ${kind} ${result}`, 10)) return reached;
   for (let nth = 1; nth < 300; nth += 1) {
     const bench = new CacheBench(t, { ...options, on });
     try {
-      if (failOne(bench, nth)) reached = nth;
+      if (failOne(bench, { kind, nth, result })) reached = nth;
       else if (on === 'mock' || nth > reached + 3) return reached;
     } catch (error) {
       t.log(`${title}: ${kind} number ${nth} answered ${result}`);
@@ -38,13 +57,6 @@ export function failEach(
     }
   }
   throw new Error(`${title} makes too many calls of ${kind}`);
-}
-
-/** One call that fails. */
-export interface Fault {
-  readonly kind: string;
-  readonly nth: number;
-  readonly result: number;
 }
 
 /**

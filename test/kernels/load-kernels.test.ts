@@ -125,7 +125,7 @@ test('a wait for the kernels can be aborted, and they are loaded all the same', 
   const controller = new AbortController();
   const loading = loadKernels(device.driver, { signal: controller.signal });
   controller.abort();
-  await t.throwsAsync(loading, { code: 'KV_ABORTED', message: /loading the kernels was aborted/i });
+  await t.throwsAsync(loading, { code: 'KV_ABORTED' });
   await loadKernels(device.driver);
   t.is(loads(device), 1);
   close(t, device);

@@ -34,7 +34,7 @@ test('a closed cache refuses everything but its metrics', async (t) => {
   const bench = new EncoderBench(6);
   (await bench.take('x', 4)).release();
   bench.encoder[Symbol.dispose]();
-  await t.throwsAsync(bench.take('x', 4), { code: 'KV_CLOSED', message: 'Cannot acquire an item: the encoder cache was closed. Create a new EncoderCache.' });
+  await t.throwsAsync(bench.take('x', 4), { code: 'KV_CLOSED' });
   t.throws(() => bench.has('x'), { code: 'KV_CLOSED' });
   t.throws(() => bench.encoder.counts(), { code: 'KV_CLOSED' });
   t.throws(() => bench.encoder.clear(), { code: 'KV_CLOSED' });
