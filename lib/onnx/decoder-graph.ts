@@ -21,8 +21,8 @@ export interface DecoderInput {
 export interface DecoderGraph {
   readonly bytes: Uint8Array;
   readonly inputs: readonly DecoderInput[];
-  /** Layers that keep K and V. */
-  readonly layers: readonly AttentionNode[];
+  /** Layers that keep K and V, without their nodes, which keep the file's bytes. */
+  readonly layers: readonly Omit<AttentionNode, 'node'>[];
   readonly dtype: 'float32' | 'float16';
   readonly vocabularyTokens: number;
   /** Positions that its tables have; undefined: no table says. */
@@ -74,7 +74,7 @@ export function writeDecoder({ graph, source, layers }: DecoderPlan, windows: Re
       nodes: needed.nodes, inputs: all.map(({ name, kind, type, rank }) => makeValue(name, type, dimsOf(kind, rank))),
       outputs: [makeValue('logits', elements.float32, [1, 'rows', vocabularyTokens])],
     }),
-    inputs: all, layers: layers.map((layer) => ({ ...layer, window: narrowest(layer.window, windows.get(layer.mask) ?? 0) })),
+    inputs: all, layers: layers.map(({ node: _node, ...layer }) => ({ ...layer, window: narrowest(layer.window, windows.get(layer.mask) ?? 0) })),
     dtype: layers[0]!.type === elements.float32 ? 'float32' : 'float16', vocabularyTokens, maxTokens: tableRows(needed.nodes, layers, graph),
   };
 }

@@ -81,9 +81,10 @@ export class OnnxDecoder {
   /** Opens a graph that was read. Rejects as `open`. @internal */
   static async openPlan(plan: DecoderPlan, { library, folder, threads }: OnnxPlace): Promise<OnnxDecoder> {
     const graph = writeDecoder(plan, await maskWindows(plan, { library, folder }));
+    const identity = graphDigest(plan.graph, folder);
     const ownThreads = threads || availableParallelism();
     const session = await OnnxSession.open({ library, folder, threads: ownThreads, model: graph.bytes });
-    return new OnnxDecoder({ ...graph, bytes: new Uint8Array(0) }, session, graphDigest(plan.graph, folder));
+    return new OnnxDecoder({ ...graph, bytes: new Uint8Array(0) }, session, identity);
   }
 
   /** What computes: `onnxruntime 1.30.0, CPU`. */

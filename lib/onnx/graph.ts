@@ -3,7 +3,7 @@
 
 import { modelError } from '../llama/model-error.js';
 import {
-  bytesField, fieldsOf, floatField, integerField, integersOf, joinBytes, ProtobufError, textField, textOf,
+  bytesField, fieldParts, fieldsOf, floatField, integerField, integersOf, joinBytes, ProtobufError, textField, textOf,
 } from './protobuf.js';
 
 /** Types of elements, by ONNX's numbers. */
@@ -245,8 +245,9 @@ export function writeGraph(
   const { values } = neededFor(outputs.map(({ name }) => name), { nodes });
   const parts = [
     ...nodes.map(({ raw }) => bytesField(1, raw)), ...graph.graphFields,
-    ...[...graph.tensors.values()].filter(({ name }) => values.has(name)).map(({ raw }) => bytesField(5, raw)),
+    ...[...graph.tensors.values()].filter(({ name }) => values.has(name)).flatMap(({ raw }) => fieldParts(5, [raw])),
     ...inputs.map(({ raw }) => bytesField(11, raw)), ...outputs.map(({ raw }) => bytesField(12, raw)),
   ];
-  return joinBytes([...graph.modelFields, bytesField(8, textField(1, ownDomain), integerField(2, 1)), bytesField(7, ...parts)]);
+  const domain = bytesField(8, textField(1, ownDomain), integerField(2, 1));
+  return joinBytes([...graph.modelFields, domain, ...fieldParts(7, parts)]); // weights are copied once
 }

@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import * as path from 'node:path';
 
 import { formatList } from '../base/format.js';
+import { string } from '../base/options.js';
 import { modelError } from '../llama/model-error.js';
 
 /** What `readModelFolder` finds. */
@@ -18,8 +19,9 @@ export interface ModelFolder {
   readonly maxTokens: number | undefined;
 }
 
-/** Finds the files of a folder, or of one of its `.onnx` files. Throws KV_MODEL_INVALID. */
+/** Finds the files of a folder, or of one of its `.onnx` files. Throws KV_MODEL_INVALID, KV_INVALID_OPTION. */
 export function readModelFolder(given: string): ModelFolder {
+  string(given, { owner: 'readModelFolder', option: 'folder' });
   const file = given.endsWith('.onnx') ? given : graphOf(given);
   const beside = path.dirname(file);
   const folder = existsSync(path.join(beside, 'tokenizer.json')) ? beside : path.dirname(path.resolve(beside));

@@ -95,9 +95,12 @@ export function floatField(number: number, value: number): Uint8Array {
   return Uint8Array.from([...varintBytes(number << 3 | fixed32), ...new Uint8Array(bytes.buffer)]);
 }
 
-export function bytesField(number: number, ...content: readonly Uint8Array[]): Uint8Array {
+export const bytesField = (number: number, ...content: readonly Uint8Array[]): Uint8Array => joinBytes(fieldParts(number, content));
+
+/** A field of bytes in parts, to be joined: its content is not copied. */
+export function fieldParts(number: number, content: readonly Uint8Array[]): readonly Uint8Array[] {
   const length = content.reduce((sum, { length: bytes }) => sum + bytes, 0);
-  return joinBytes([Uint8Array.from([...varintBytes(number << 3 | lengthDelimited), ...varintBytes(length)]), ...content]);
+  return [Uint8Array.from([...varintBytes(number << 3 | lengthDelimited), ...varintBytes(length)]), ...content];
 }
 
 export const textField = (number: number, text: string): Uint8Array => bytesField(number, encoder.encode(text));

@@ -18,6 +18,7 @@ import { llamaCpp } from './llama-cpp/llama-cpp.js';
 import { llama2C } from './llama2-c.js';
 import { loading } from './loading.js';
 import type { BenchResult } from './measure.js';
+import { onnx } from './onnx/onnx.js';
 import { plainDecode } from './plain-decode.js';
 import { prefillStep } from './prefill-step.js';
 import { prefixIndex } from './prefix-index.js';
@@ -42,7 +43,7 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
 
 const benchmarks: Readonly<Record<string, () => BenchResult | BenchResult[] | Promise<BenchResult[]>>> = {
-  step, growth: () => [growth(2 * 2 ** 20), growth(64 * 1024)], decode, reserve, kernels, dense, llama, 'plain-decode': plainDecode, 'llama-cpp': llamaCpp, 'llama2-c': llama2C, 'event-loop': eventLoop, 'prefill-step': prefillStep, loading, 'replay-memory': replayMemory, requests, sampling, scheduler,
+  step, growth: () => [growth(2 * 2 ** 20), growth(64 * 1024)], decode, reserve, kernels, dense, llama, onnx, 'plain-decode': plainDecode, 'llama-cpp': llamaCpp, 'llama2-c': llama2C, 'event-loop': eventLoop, 'prefill-step': prefillStep, loading, 'replay-memory': replayMemory, requests, sampling, scheduler,
   'prefix-index': prefixIndex, 'prefix-reuse': prefixReuse, 'side-tensors': sideTensors, 'redis-tier': redisTierBench,
   importance, 'replay-prefixes': replayPrefixes, 'take-over': takeOver, store, engines, tiers, 'tier-requests': tierRequests, tokenizing, soak,
 };

@@ -11,9 +11,11 @@ import test from 'ava';
 
 import * as index from 'virtual-kv';
 import * as llama from 'virtual-kv/llama';
+import * as onnx from 'virtual-kv/onnx';
 import * as prometheus from 'virtual-kv/prometheus';
 import * as server from 'virtual-kv/server';
 import * as testing from 'virtual-kv/testing';
+import * as transformers from 'virtual-kv/transformers';
 
 import { seedOf } from '../helpers/seed.js';
 import { costly } from '../runner/slow.js';
@@ -89,7 +91,7 @@ function methodsOf(name: string): string[] {
 }
 
 test('every exported function, and every public method of an exported class, has a row', (t) => {
-  const exported = Object.entries({ ...index, ...testing, ...prometheus, ...llama, ...server }).filter(([, value]) => typeof value === 'function');
+  const exported = Object.entries({ ...index, ...testing, ...prometheus, ...llama, ...onnx, ...transformers, ...server }).filter(([, value]) => typeof value === 'function');
   t.true(exported.length > 30);
   for (const [name, value] of exported) {
     const rows = Object.keys(table[name] ?? {});

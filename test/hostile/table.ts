@@ -5,6 +5,7 @@ import * as kv from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 import { llamaRows } from './llama-rows.js';
+import { onnxRows } from './onnx-rows.js';
 import { metricsRows } from './metrics-rows.js';
 import { serverRows } from './server-rows.js';
 import { sideRows } from './side-rows.js';
@@ -45,7 +46,7 @@ function opened<T extends { close(): unknown }>(world: World, one: T): T {
 }
 
 /** Rows that need kernels of the CPU, or no driver. */
-export const hostOnly: ReadonlySet<string> = new Set(['Kernels', 'CapturedSteps', 'DenseKernels', ...Object.keys(llamaRows)]);
+export const hostOnly: ReadonlySet<string> = new Set(['Kernels', 'CapturedSteps', 'DenseKernels', ...Object.keys(llamaRows), ...Object.keys(onnxRows)]);
 
 /** Classes of errors, which the package alone makes. */
 const makes = (errorClass: unknown): Rows => ({
@@ -71,7 +72,7 @@ export const table: Readonly<Record<string, Rows>> = {
   randomSampler: { call: () => call((options: kv.SamplerOptions) => kv.randomSampler(options)(floats(8), 0, { tokens: Int32Array.of(1, 2), length: 2, promptTokens: 1 }), {
     temperature: 1, topK: 2, topP: 0.5, minP: 0.1, repetitionPenalty: 1.1, presencePenalty: 0.1, frequencyPenalty: 0.1, logitBias: [[1, 2]], seed: 1,
   }) },
-  ...tierRows, ...llamaRows,
+  ...tierRows, ...llamaRows, ...onnxRows,
   slru: { call: () => call(kv.slru, { protectedShare: 0.5 }) },
   suggestSideTensors: { call: () => call(kv.suggestSideTensors, { hidden: { shape: [3, 2], dtype: 'float32', data: floats(6) } }, 3) },
   tensorsOf: { call: () => call(kv.tensorsOf, { ...model, layerShapes: [{ kvHeads: 2 }], parallel: { tensor: 1 } }) },

@@ -1,10 +1,10 @@
 // What an engine over an ONNX decoder promises beside its answers: caches of another shape are refused, K and V are not copied,
 // JavaScript goes on while it computes, and passes end where they are given up.
 
-import { readFileSync } from 'node:fs';
+import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 
 
-import { KvCache, OfflineScheduler, type EnginePass, type Sequence } from 'virtual-kv';
+import { KvCache, OfflineScheduler, onDemand, type EnginePass, type Sequence } from 'virtual-kv';
 
 import { onnxTest, openOnnxWorld, type OnnxWorld } from './onnx-world.js';
 
@@ -80,6 +80,21 @@ onnxTest('K and V are not copied: a past of 64 MiB is attended to in no more mem
   sequence.release();
 });
 
+onnxTest('nothing but the rows is read or written: pages behind them stay untouched, and the answer is right', async (t) => {
+  const { decoder, cache, stock } = await openOnnxWorld(t, { heads: 8, kvHeads: 4, dim: 128 }); // 32 tokens a row
+  const own = cache({ mapper: 'off', growth: onDemand() });
+  const [pass, sequence, text] = passOf(own, 40);
+  const { pageBytes } = own.pool;
+  const { logits } = await decoder.engine(own).prefill(pass);
+  const wanted = await stock.logits(text);
+  t.true(logits.every((value, at) => Math.abs(value - wanted[at]!) < 1e-4));
+  for (const tensor of own.tensors.keys()) {
+    const rowsBytes = sequence.mappedRows * pageBytes;
+    t.is(touchedPages(sequence.address(tensor), rowsBytes), 40 * 2_048 / 4_096, 'its tokens');
+    t.is(touchedPages(sequence.address(tensor) + BigInt(rowsBytes), 10 * pageBytes), 0);
+  }
+});
+
 onnxTest('a pass is computed on another thread, while JavaScript has the processor', async (t) => {
   const { decoder, cache } = await openOnnxWorld(t);
   const own = cache();
@@ -120,6 +135,15 @@ function passOf(cache: KvCache, tokens: number): [EnginePass, Sequence, number[]
     items: [[]], adapters: [undefined],
     signal: new AbortController().signal,
   }, sequence, text];
+}
+
+/** Pages of 4 KiB of an address range that were read or written. */
+function touchedPages(address: bigint, bytes: number): number {
+  const pages = new BigUint64Array(bytes / 4_096);
+  const file = openSync('/proc/self/pagemap', 'r');
+  readSync(file, new Uint8Array(pages.buffer), 0, pages.byteLength, Number(address / 4_096n) * 8);
+  closeSync(file);
+  return pages.filter((page) => page >> 63n === 1n).length;
 }
 
 /** Memory of this process alone, in bytes: the cache's own pages are shared ones. */

@@ -9,6 +9,8 @@ import { Random } from '#internal/base/random.js';
 export interface DecoderForm {
   readonly layers?: number;
   readonly hidden?: number;
+  /** Between the two products after attention. Default: twice `hidden`. */
+  readonly intermediate?: number;
   readonly heads?: number;
   readonly kvHeads?: number;
   readonly dim?: number;
@@ -28,6 +30,8 @@ export interface DecoderForm {
   readonly maskWindow?: number;
   readonly isHalf?: boolean;
   readonly isQuantized?: boolean;
+  /** Of MatMulNBits: 4 rounds activations to 8 bits. */
+  readonly accuracyLevel?: number;
   /** Logits become cap · tanh(logits / cap), as Gemma's. */
   readonly logitCap?: number;
   readonly keepsLogits?: boolean;
@@ -43,9 +47,9 @@ export interface MadeDecoder {
 
 export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
   const {
-    layers = 2, hidden = 64, heads = 4, kvHeads = given.attention === 'multi-head' ? 4 : 2, dim = 16, vocabulary = 96, positions = 512,
+    layers = 2, hidden = 64, intermediate = 2 * hidden, heads = 4, kvHeads = given.attention === 'multi-head' ? 4 : 2, dim = 16, vocabulary = 96, positions = 512,
     attention = 'grouped', isPacked = false, rotary = attention === 'grouped' ? 'inside' : 'outside', floats = {}, integers = {}, hasSinks = false,
-    mask, maskWindow = 8, isHalf = false, isQuantized = false, logitCap, keepsLogits = false, more = {},
+    mask, maskWindow = 8, isHalf = false, isQuantized = false, accuracyLevel = 0, logitCap, keepsLogits = false, more = {},
   } = given;
   const random = new Random(seed);
   const next = (): number => random.next();
@@ -74,7 +78,7 @@ export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
     if (!isQuantized) return add('MatMul', [from, weights(name, [k, n], 2 / Math.sqrt(k))], to);
     tensor(name, elements.uint8, [n, k / 32, 16], Uint8Array.from({ length: n * k / 2 }, () => Math.floor(next() * 256)));
     tensor(`${name}.scales`, elements.float32, [n * k / 32], new Float32Array(n * k / 32).fill(0.2 / Math.sqrt(k)));
-    return add('MatMulNBits', [from, name, `${name}.scales`], to, { domain: 'com.microsoft', integers: { K: k, N: n, bits: 4, block_size: 32 } });
+    return add('MatMulNBits', [from, name, `${name}.scales`], to, { domain: 'com.microsoft', integers: { K: k, N: n, bits: 4, block_size: 32, accuracy_level: accuracyLevel } });
   };
   const norm = (from: string, name: string, to: string): string =>
     add('SimplifiedLayerNormalization', [from, floatsOf(name, [hidden], new Float32Array(hidden).fill(1))], to, { floats: { epsilon: 1e-5 }, integers: { axis: -1, stash_type: 1 } });
@@ -155,9 +159,9 @@ export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
     }
     const h = add('Add', [`hidden_${layer}`, product(at('attended'), at('wo'), [heads * dim, hidden], at('o'))], at('h'));
     const y = norm(h, at('norm2'), at('y'));
-    const gate = product(y, at('wg'), [hidden, 2 * hidden], at('g'));
-    const gated = add('Mul', [add('Mul', [gate, add('Sigmoid', [gate], at('s'))], at('gs')), product(y, at('wu'), [hidden, 2 * hidden], at('u'))], at('m'));
-    add('Add', [h, product(gated, at('wd'), [2 * hidden, hidden], at('d'))], `hidden_${layer + 1}`);
+    const gate = product(y, at('wg'), [hidden, intermediate], at('g'));
+    const gated = add('Mul', [add('Mul', [gate, add('Sigmoid', [gate], at('s'))], at('gs')), product(y, at('wu'), [hidden, intermediate], at('u'))], at('m'));
+    add('Add', [h, product(gated, at('wd'), [intermediate, hidden], at('d'))], `hidden_${layer + 1}`);
   }
   let last = norm(`hidden_${layers}`, 'last_norm', 'last');
   if (keepsLogits) { // the last so many tokens; 0: all

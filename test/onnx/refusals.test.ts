@@ -14,11 +14,13 @@ import { planDecoder, writeDecoder, type DecoderGraph } from '#internal/onnx/dec
 import { elements, makeValue, readGraph } from '#internal/onnx/graph.js';
 
 import { seedOf } from '../helpers/seed.js';
+import { scale, tier } from '../runner/tier.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { madeDecoder, type DecoderForm } from './made-decoder.js';
 import { libraryFile, madeFile, onnxTest } from './onnx-world.js';
 
-const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
+/** Damaged graphs that are rewritten, and that are opened. */
+const rounds = tier === 'release' ? { rewritten: 100_000, opened: 1_000 } : { rewritten: 150 * scale, opened: 12 * scale };
 
 const rewritten = (bytes: Uint8Array): DecoderGraph => writeDecoder(planDecoder(bytes, 'a.onnx'), new Map());
 
@@ -102,7 +104,7 @@ test(`damaged graphs are rewritten or refused by a typed error (seed ${seed})`, 
   const random = new Random(seed);
   const { bytes } = madeDecoder({ mask: 'causal', hidden: 32, vocabulary: 32, dim: 8, positions: 8 }, seed);
   let taken = 0;
-  for (let round = 0; round < 150 * scale; round += 1) {
+  for (let round = 0; round < rounds.rewritten; round += 1) {
     const damaged = damage(bytes, random);
     try {
       rewritten(damaged);
@@ -114,7 +116,7 @@ test(`damaged graphs are rewritten or refused by a typed error (seed ${seed})`, 
       }
     }
   }
-  t.true(taken > 0 && taken < 150 * scale, `${taken} were taken`);
+  t.true(taken > 0 && taken < rounds.rewritten, `${taken} were taken`);
 });
 
 onnxTest(`damaged graphs that are still taken are opened, or refused by a typed error (seed ${seed})`, async (t) => {
@@ -122,7 +124,7 @@ onnxTest(`damaged graphs that are still taken are opened, or refused by a typed 
   const { bytes } = madeDecoder({ layers: 1, hidden: 32, vocabulary: 32, dim: 8, positions: 8 }, seed);
   const folder = folderOf(t);
   const library = libraryFile();
-  for (let round = 0; round < 12 * scale; round += 1) {
+  for (let round = 0; round < rounds.opened; round += 1) {
     const file = path.join(folder, `${round}.onnx`);
     writeFileSync(file, damage(bytes, random));
     try {
