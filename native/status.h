@@ -36,7 +36,7 @@ enum class Code : int32_t {
   kStoreUnavailable = 18,  // the system refused a call on its folder
   kStoreLocked = 19,       // open elsewhere                          what: the process, 0 where unknown
   kStoreForeign = 20,      // the folder holds something else
-  kStoreVersion = 21,      // written by a later version              what: its format   how_many: the latest known here
+  kStoreVersion = 21,      // written by another version            what: its format   how_many: the one of this version
   kStoreFailed = 22,       // a write or sync was refused
   // Of onnxruntime; its message comes beside the Status.
   kOnnxUnavailable = 23,  // no library of it, or too old             call: dlopen, or what is missing

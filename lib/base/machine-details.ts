@@ -102,9 +102,9 @@ export interface MachineDetails {
   KV_STORE_FOREIGN: { readonly path: string };
   KV_STORE_VERSION: {
     readonly path: string;
-    /** The format that it was written in, 0 where unknown. */
+    /** The format that it was written in. */
     readonly version: number;
-    /** The latest that this version reads. */
+    /** The one that this version has. */
     readonly latestVersion: number;
   };
   KV_STORE_FAILED: DriverCall & { readonly path: string };

@@ -41,9 +41,12 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
   KV_STORE_VERSION: {
     class: 'KvError',
     recovery: 'fix',
-    template: ({ path, version, latestVersion }) =>
-      `${printable(path)} was written by a later version of this package (format${version > 0 ? ` ${version}` : ''}; this one reads up to ` +
-      `${latestVersion}). Nothing was changed; update the package, or name another directory.`,
+    template: ({ path, version, latestVersion }) => version < latestVersion
+      ? `${printable(path)} was written by an earlier version of this package (format ${version}; this one has ` +
+        `${latestVersion}). Nothing was changed: delete the folder, since what a cache keeps can be computed again, ` +
+        'or name another directory.'
+      : `${printable(path)} was written by a later version of this package (format ${version}; this one has ` +
+        `${latestVersion}). Nothing was changed; update the package, or name another directory.`,
   },
   KV_STORE_FAILED: {
     class: 'KvError',

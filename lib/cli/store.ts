@@ -1,6 +1,6 @@
-// `vkv store info|verify|gc DIRECTORY`: what a directory of disk stores holds, whether every byte is what was stored, and the bytes of removed
-// records back. Each namespace of the directory in turn, with a progress bar on a terminal; one that another process has open is refused.
-// `verify` ends with 1 where it found damage, and so do `verify` and `gc` where there is no store.
+// `vkv store info|verify DIRECTORY`: what a directory of disk stores holds, and whether every byte is what was stored.
+// Each namespace of the directory in turn; one that another process has open is refused. `verify` has a progress bar on
+// a terminal, and ends with 1 where it found damage, or no store.
 
 import { Command } from 'commander';
 import colours = require('picocolors');
@@ -8,12 +8,8 @@ import colours = require('picocolors');
 import { formatBytes, formatCount, formatNumber, printableJson } from '../base/format.js';
 import type { DiskStore } from '../store/disk-store.js';
 import { openNamespaces } from '../store/namespaces.js';
-import type { GcResult, VerifyResult } from '../store/store-record.js';
 import { ProgressBar } from './progress-bar.js';
 import { columnsTable } from './table.js';
-
-/** How often a collection is asked how far it is. */
-const askEveryMs = 100;
 
 type Row = Readonly<Record<string, number | string | boolean | readonly string[] | undefined>>;
 
@@ -28,73 +24,38 @@ const bytes = (value: Row[string]): string => formatBytes(value as number);
 const count = (value: Row[string]): string => formatNumber(value as number);
 
 const info: Operation = {
-  run: async (store) => {
-    const { records, liveBytes, deadBytes, fileBytes, segments, tombstones, foreignFiles, direct, checksum } = store.stats();
-    let [read, tokens, reordered] = [0, 0, 0];
-    const status = (): string => `${formatCount('record', read)} of ${formatNumber(records)}`;
-    await withBar(status(), async (bar) => {
-      for await (const record of store.records()) {
-        read += 1;
-        tokens += record.tokens.length;
-        reordered += record.isReordered ? 1 : 0;
-        bar?.update(read / Math.max(1, records), status());
-      }
-    });
-    return { records, reordered, tokens, liveBytes, deadBytes, fileBytes, segments, tombstones, foreignFiles, direct, checksum };
+  run: (store) => {
+    const { blocks, bytes: payloadBytes, fileBytes, foreignFiles, direct, checksum } = store.stats();
+    const row = { blocks, ...store.contents(), bytes: payloadBytes, fileBytes, foreignFiles, direct, checksum };
+    return Promise.resolve(row);
   },
-  headings: ['namespace', 'records', 'reordered', 'tokens', 'live', 'removed', 'files', 'segments', 'O_DIRECT'],
+  headings: ['namespace', 'blocks', 'reordered', 'tokens', 'bytes', 'files', 'O_DIRECT'],
   cells: (row) => [
-    count(row['records']), count(row['reordered']), count(row['tokens']), bytes(row['liveBytes']), bytes(row['deadBytes']), bytes(row['fileBytes']), count(row['segments']),
+    count(row['blocks']), count(row['reordered']), count(row['tokens']), bytes(row['bytes']), bytes(row['fileBytes']),
     row['direct'] as string,
   ],
 };
 
 const verify: Operation = {
-  run: async (store, signal) => rowOf(await withBar('starting', (bar) => store.verify({
+  run: async (store, signal) => await withBar('starting', (bar) => store.verify({
     signal,
-    onProgress: ({ records, totalRecords, bytes: read }) => {
-      bar?.update(records / Math.max(1, totalRecords), `${formatCount('record', records)} of ${formatNumber(totalRecords)} · ${formatBytes(read)} read`);
+    onProgress: ({ blocks, totalBlocks, bytes: read }) => {
+      const status = `${formatCount('block', blocks)} of ${formatNumber(totalBlocks)} · ${formatBytes(read)} read`;
+      bar?.update(blocks / Math.max(1, totalBlocks), status);
     },
-  }))),
-  headings: ['namespace', 'records', 'bytes', 'corrupt', 'unreadable'],
-  cells: (row) => [count(row['records']), bytes(row['bytes']), ...['corrupt', 'unreadable'].map((name) => count((row[name] as readonly string[]).length))],
+  })) as unknown as Row,
+  headings: ['namespace', 'blocks', 'bytes', 'corrupt', 'unreadable'],
+  cells: (row) => [
+    count(row['blocks']), bytes(row['bytes']),
+    ...['corrupt', 'unreadable'].map((name) => count((row[name] as readonly string[]).length)),
+  ],
 };
-
-const gc: Operation = {
-  run: async (store) => ({ ...await collect(store), fileBytes: store.stats().fileBytes }),
-  headings: ['namespace', 'deleted segments', 'freed', 'copied', 'files'],
-  cells: (row) => [count(row['droppedSegments']), bytes(row['freedBytes']), bytes(row['copiedBytes']), bytes(row['fileBytes'])],
-};
-
-/** What removed records occupy falls while files go: the store says so when it is asked. */
-async function collect(store: DiskStore): Promise<GcResult> {
-  const { deadBytes } = store.stats();
-  const freed = (): number => Math.max(0, deadBytes - store.stats().deadBytes);
-  const status = (freedBytes: number): string => `${formatBytes(freedBytes)} of ${formatBytes(deadBytes)} removed given back`;
-  return withBar(status(0), async (bar) => {
-    const timer = bar === undefined ? undefined : setInterval(() => {
-      const freedBytes = freed();
-      bar.update(freedBytes / Math.max(1, deadBytes), status(freedBytes));
-    }, askEveryMs);
-    try {
-      return await store.gc();
-    } finally {
-      clearInterval(timer);
-    }
-  });
-}
-
-function rowOf({ corrupt, unreadable, ...result }: VerifyResult): Row {
-  const hex = (keys: readonly Uint8Array[]): readonly string[] => keys.map((key) => Buffer.from(key).toString('hex'));
-  return { ...result, corrupt: hex(corrupt), unreadable: hex(unreadable) };
-}
 
 export function storeCommand(): Command {
   const command = new Command('store').description('look after the disk stores of a directory');
   for (const [name, description, operation] of [
-    ['info', 'records, bytes and segments of each namespace', info],
-    ['verify', 'read every record and check every byte', verify],
-    ['gc', 'give the bytes of removed records back', gc],
+    ['info', 'blocks, tokens and bytes of each namespace', info],
+    ['verify', 'read every block and check every byte', verify],
   ] as const) {
     command.command(name)
       .description(description)

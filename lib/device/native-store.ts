@@ -1,20 +1,16 @@
-// The addon's disk store as TypeScript sees it. Everything here trusts its arguments; lib/store validates before it calls.
+// The addon's disk store as TypeScript sees it. Everything here trusts its arguments; lib/store validates before it
+// calls.
 
-/** Numbers of `NativeStore.put` and of its answer: `PutState` of native/store/disk_store.h. */
-export const nativePutStates = ['stored', 'exists', 'full', 'no-space', 'failed', 'too-large'] as const;
-/** Numbers of a get's answer: `ReadState` of native/store/record_reader.h. */
+/** Numbers of a put's and a reorder's answer: `PutState` of native/store/block_writer.h. */
+export const nativePutStates = ['stored', 'no-space', 'failed'] as const;
+/** Numbers of a read's answer: `ReadState` of native/store/block_reader.h. */
 export const nativeReadStates = ['good', 'absent', 'corrupt', 'io'] as const;
-
-/** An address, or memory that lives until the answer. */
-export type NativeStoreMemory = bigint | Uint8Array;
 
 export interface NativeStoreOptions {
   readonly directory: string;
   /** 32 bytes. */
   readonly namespace: Uint8Array;
-  readonly bytes: number;
-  readonly segmentBytes: number;
-  /** Of records that are put. */
+  /** Of blocks that are put. */
   readonly chunkBytes: number;
   readonly threads: number;
   /** 0: none, 1: interval, 2: sync. */
@@ -23,15 +19,9 @@ export interface NativeStoreOptions {
 }
 
 export interface NativeStoreStats {
-  readonly records: number;
-  readonly liveBytes: number;
-  readonly deadBytes: number;
-  readonly fileBytes: number;
-  readonly segments: number;
-  readonly failedSegments: number;
-  readonly tombstones: number;
-  readonly unrecordedRemovals: number;
   readonly foreignFiles: number;
+  readonly damagedFiles: number;
+  readonly openFiles: number;
   readonly puts: number;
   readonly putBytes: number;
   readonly gets: number;
@@ -44,52 +34,52 @@ export interface NativeStoreStats {
   readonly readCalls: number;
   readonly readBytes: number;
   readonly isDirect: boolean;
-  readonly canAllocate: boolean;
   readonly checksum: string;
   readonly lastCall: string;
   readonly lastErrno: number;
 }
 
-/** Called once for each call with an id, in any order: with an error, or with numbers and bytes as the call says. */
+/**
+ * Called once for each call with an id, in any order: with an error, or with numbers and bytes as the call says. Id 0
+ * is no call's: `bytes` are keys of blocks whose sync was refused.
+ */
 export type NativeStoreAnswer = (id: number, error: Error | undefined, numbers: Float64Array, bytes: Uint8Array) => void;
 
 /** A store. Its calls return at once; the answer follows. They throw KV_CLOSED once `stop` was called. */
 export interface NativeStore {
+  /** numbers: blocks that have a file; bytes of the folder and its other files. */
   open(id: number): void;
-  /** The index of a put state: 0 when it has begun, and numbers[0] of its answer is the state it ends with; there is no answer else. */
+  /** Blocks from the `first` on. bytes: block-header.ts reads them; numbers: bytes of files that cannot be read. */
+  scan(id: number, first: number, count: number): void;
+  /** numbers: the index of a put state; what is left of a failure: 0 nothing, 1 the new file, 2 the block's. */
   put(
-    id: number, key: Uint8Array, parent: Uint8Array, position: number, tokens: Int32Array, extra: Uint8Array, stripes: Float64Array,
-    byteCounts: Float64Array, sources: readonly NativeStoreMemory[], level: number,
-  ): number;
+    id: number, key: Uint8Array, parent: Uint8Array, position: number, tokens: Int32Array, rowBytes: Float64Array,
+    sums: Float64Array, notes: Uint8Array, level: number, payload: Uint8Array,
+  ): void;
+  /** numbers: the index of a read state; bytes: the sums of the stripes. */
+  get(id: number, key: Uint8Array, headerBytes: number, payload: Uint8Array): void;
   /**
-   * `targets`: one for each read, or memory where they lie one behind the other. bytes: an index of read states for each read. Without `checks`
-   * what was read is not compared with the store's sums.
+   * Rows of tokens, packed into `target`: `counts` says how many of `tokens` are of each stripe. numbers: the index of
+   * a read state, bytes read from files, chunks.
    */
-  get(
-    id: number, key: Uint8Array, stripes: Float64Array, offsets: Float64Array, byteCounts: Float64Array,
-    targets: readonly NativeStoreMemory[] | Uint8Array, checks: boolean,
+  getTokens(
+    id: number, key: Uint8Array, stripes: Float64Array, counts: Float64Array, tokens: Int32Array, target: Uint8Array,
   ): void;
   /**
-   * Rows of tokens, packed into `target`: `counts` says how many of `tokens` are of each stripe. bytes: an index of read states for each
-   * stripe; numbers: bytes read from files, chunks.
+   * numbers: the index of the read state of what was there and of a put state, bytes of the header and the file, what
+   * is left as of a put.
    */
-  getTokens(id: number, key: Uint8Array, stripes: Float64Array, counts: Float64Array, tokens: Int32Array, target: Uint8Array): void;
-  /** Writes a record in another order of its tokens. numbers: the index of a put state, and of the read state of what was there. */
-  reorder(id: number, key: Uint8Array, storedToLogical: Int32Array): void;
-  /** Reads all of a record. numbers: the index of the worst read state, and the record's bytes. */
+  reorder(id: number, key: Uint8Array, storedToLogical: Int32Array, level: number): void;
+  /** Reads all of a block. numbers: the index of a read state, and the file's bytes. */
   check(id: number, key: Uint8Array): void;
-  /** `keys` one behind the other. numbers: how many were there; 1 where the removal is written down. */
-  remove(id: number, keys: Uint8Array): void;
-  /** The live records of the first segment of at least this number. numbers: where to go on, or −1; bytes: record-listing.ts reads them. */
-  list(id: number, segment: number): void;
+  /**
+   * `names` of files, a slash between them. numbers: 1 where that is as durable as it should be; bytes: 1 for each that
+   * is still there.
+   */
+  remove(id: number, names: string): void;
   sync(id: number): void;
-  /** numbers: dropped segments, freed bytes, copied bytes. */
-  collect(id: number): void;
   /** Only when all other calls were answered. */
   close(id: number): void;
-  has(key: Uint8Array): boolean;
-  /** The level of a record from now on; nothing where there is none, or once stopped. */
-  setLevel(key: Uint8Array, level: number): void;
   /** Undefined once stopped. */
   stats(): NativeStoreStats | undefined;
   /** Ends the threads; what was not answered never is. Idempotent. */

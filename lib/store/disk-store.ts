@@ -1,6 +1,7 @@
-// DiskStore: records on disk that survive crashes: a read returns exactly the bytes that were stored, or it is a miss. Records lie in
-// append-only segment files (docs/store-format.md), written, read and checked by threads of the store's own. It decides nothing: what to
-// store, what to remove when it is full and when to collect garbage is the caller's business. For one Node thread.
+// DiskStore: blocks on disk that survive crashes, a file each (docs/store-format.md), written, read and checked by
+// threads of the store's own. It keeps the list of blocks and counts their files, and sees to it that one thing at a
+// time is done to a block's file. It decides nothing: what to store and what to remove when it is full is the caller's
+// business. Trusts its arguments but for the options. For one Node thread.
 
 import { createHash } from 'node:crypto';
 import path = require('node:path');
@@ -8,57 +9,38 @@ import { getSystemErrorName } from 'node:util';
 
 import { createError, isKvError } from '../base/errors.js';
 import { abortSignal, callable, notConstructible, optional, readOptions } from '../base/options.js';
-import { nativePutStates, nativeReadStates, type NativeStoreFaults, type NativeStoreStats } from '../device/native-store.js';
+import {
+  nativePutStates, nativeReadStates, type NativeStore, type NativeStoreFaults, type NativeStoreStats,
+} from '../device/native-store.js';
 import { unclosed } from '../device/weak-users.js';
+import { mostHeaderBytes, readScan, usedHeaderBytes, wholePages, type ScannedBlock } from './block-header.js';
 import { durabilities, readStoreOptions, type CheckedStoreOptions, type DiskStoreOptions } from './disk-store-options.js';
-import { readListing } from './record-listing.js';
-import { keyField, levelField, readKeys, readReads, readRecord } from './store-arguments.js';
-import { StoreCalls, type StoreAnswer } from './store-calls.js';
 import type {
-  FoundRecord, GcResult, GetResult, NotStoredReason, PutResult, ReadState, RemoveResult, StoreRead, StoreRecord, VerifyProgress, VerifyResult,
-} from './store-record.js';
+  GetResult, NotStoredReason, PutResult, ReadMiss, RemoveResult, ReorderResult, StoreBlock, StoreEvents, TokenReads,
+  TokensRead, VerifyProgress, VerifyResult,
+} from './store-block.js';
+import { StoreCalls, type StoreAnswer } from './store-calls.js';
 import type { StoreStats } from './store-stats.js';
 
-/** Stripes that lie one behind the other in a payload. @internal */
-export class PackedStripes {
-  readonly stripes: Float64Array;
-  readonly offsets: Float64Array;
-  readonly byteCounts: Float64Array;
-
-  constructor(byteCounts: readonly number[]) {
-    this.stripes = Float64Array.from(byteCounts, (_, index) => index);
-    this.offsets = new Float64Array(byteCounts.length);
-    this.byteCounts = Float64Array.from(byteCounts);
-  }
+/** What is known of a block: the rest is in its file. */
+interface Block {
+  readonly tokens: number;
+  readonly bytes: number;
+  headerBytes: number;
+  /** Of its file, while there is one. */
+  fileBytes: number;
+  level: number;
+  isReordered: boolean;
 }
 
-/** Tokens of several stripes. @internal */
-export interface TokenReads {
-  readonly stripes: Float64Array;
-  /** How many of `tokens` are of each stripe. */
-  readonly counts: Float64Array;
-  /** Of all stripes in turn; a record's first is 0. */
-  readonly tokens: Int32Array;
-}
-
-/** What became of them; undefined: all are good. @internal */
-export interface TokensRead {
-  readonly reason: Exclude<ReadState, 'good'> | undefined;
-  readonly readBytes: number;
-  readonly chunks: number;
-}
-
-/** What became of a `reorder`. */
-export type ReorderResult =
-  | { readonly stored: true }
-  | { readonly stored: false; readonly reason: NotStoredReason | Exclude<ReadState, 'good'> };
+type Five = [number, number, number, number, number];
 
 /** Makes instances; the constructor refuses everything else. */
 const makerKey = Symbol('DiskStore.open');
 
 /** Options of `DiskStore.verify`. */
 export interface VerifyOptions {
-  /** Called after each record. */
+  /** Called after each block. */
   readonly onProgress?: ((progress: VerifyProgress) => void) | undefined;
   /** Stops it early; what was found by then is the answer. */
   readonly signal?: AbortSignal | undefined;
@@ -66,34 +48,60 @@ export interface VerifyOptions {
 
 const verifySpec = { onProgress: optional(callable<(progress: VerifyProgress) => void>()), signal: optional(abortSignal) };
 
-/** A store of records on disk. */
+/** Headers that are read at a time when a store is opened. */
+const scannedAtATime = 64;
+/** What a folder takes for the name of a file, at most and about. */
+export const nameBytes = 256;
+/** Of a store without blocks: its folder, identity and lock. */
+const emptyBytes = 3 * 4096;
+
+/** A store of blocks on disk. */
 export class DiskStore {
   readonly #options: CheckedStoreOptions;
   readonly #calls: StoreCalls;
+  readonly #events: StoreEvents;
+  readonly #blocks = new Map<string, Block>();
+  /** Being written, and not removed since. */
+  readonly #coming = new Map<string, Block>();
+  /** By key: what is done to its file last. */
+  readonly #changes = new Map<string, Promise<unknown>>();
+  /** By name: bytes of files that the disk refused to delete. */
+  readonly #left = new Map<string, number>();
   readonly #underWay = new Set<Promise<unknown>>();
+  readonly #ownBytes: number;
+  /** Of the files of blocks, those that are being written, deleted or left included; and how many there are. */
+  #fileBytes = 0;
+  #files = 0;
+  #bytes = 0;
   #queuedBytes = 0;
   #refusedPuts = 0;
   #closing: Promise<void> | undefined;
   #lastStats: NativeStoreStats | undefined;
 
   /** @internal */
-  constructor(key: symbol, options: CheckedStoreOptions, calls: StoreCalls) {
+  constructor(key: symbol, options: CheckedStoreOptions, calls: StoreCalls, ownBytes: number, events: StoreEvents) {
     if (key !== makerKey) throw notConstructible('DiskStore', 'DiskStore.open');
     this.#options = options;
     this.#calls = calls;
+    this.#ownBytes = ownBytes;
+    this.#events = events;
     const { native } = calls;
     unclosed.register(this, { what: 'A DiskStore', giveBack: () => native.stop() }, this);
   }
 
   /**
-   * Opens the store of a namespace, or makes it, and rebuilds its index from its files; `records()` then lists what it has. A segment
-   * that a crash left unfinished is finished. Rejects with KV_INVALID_OPTION, KV_UNKNOWN_OPTION, KV_STORE_UNAVAILABLE (the folder
-   * cannot be used: a file in its place, no rights, a full disk), KV_STORE_LOCKED (open elsewhere), KV_STORE_FOREIGN (the folder holds
-   * something else) or KV_STORE_VERSION (a later format); the files are then as they were.
+   * Opens the store of a namespace, or makes it, and tells what it has. What a crash left unfinished is deleted.
+   * Rejects with KV_INVALID_OPTION, KV_UNKNOWN_OPTION, KV_STORE_UNAVAILABLE (the folder cannot be used: a file in its
+   * place, no rights, a full disk), KV_STORE_LOCKED (open elsewhere), KV_STORE_FOREIGN (the folder holds something
+   * else) or KV_STORE_VERSION (another format); the folder is then as it was.
    */
-  static async open(options: DiskStoreOptions): Promise<DiskStore> {
+  static async open(options: DiskStoreOptions, events: StoreEvents = {}): Promise<DiskStore> {
     const checked = readStoreOptions(options);
-    return openStore(checked, createHash('sha256').update(checked.namespace).digest());
+    return openStore(checked, createHash('sha256').update(checked.namespace).digest(), events);
+  }
+
+  get #native(): NativeStore {
+    return this.#calls.native;
   }
 
   /** Whether `close` was called. */
@@ -101,185 +109,274 @@ export class DiskStore {
     return this.#closing !== undefined;
   }
 
-  /** Whether a record of this key is stored and not removed. Says nothing about its bytes. False once closed. Throws KV_INVALID_OPTION. */
-  has(key: Uint8Array): boolean {
-    return this.#calls.native.has(keyField(key, { owner: 'DiskStore.has', option: 'key' }));
+  /** Whether a block of this key is stored and not removed. Says nothing about its bytes. False once closed. */
+  has(key: string): boolean {
+    return !this.isClosed && this.#blocks.has(key);
   }
 
   /**
-   * Stores a record. Resolves when it is stored (and with durability `sync` on disk for good), or with the reason why not; the sources
-   * of its stripes are the caller's again then. Rejects only with KV_INVALID_OPTION and KV_UNKNOWN_OPTION.
+   * Stores a block of stripes with rows of so many bytes. Resolves when it is stored (and with durability `sync` on
+   * disk for good), or with the reason why not; does not reject.
    */
-  async put(record: StoreRecord): Promise<PutResult> {
-    const { key, parent, position, tokens, extra, level, stripes, byteCounts, sources, bytes } = readRecord(record);
+  async put(block: StoreBlock, rowBytes: readonly number[], payload: Uint8Array): Promise<PutResult> {
+    const { key, tokens, notes, level = 0 } = block;
     if (this.isClosed) return { stored: false, reason: 'closed' };
-    if (this.#queuedBytes > 0 && this.#queuedBytes + bytes > this.#options.queueBytes) return this.#refuse('busy');
-    let state = 0;
-    const asked = this.#calls.ask(sources, (id) => {
-      state = this.#calls.native.put(id, key, parent, position, tokens, extra, stripes, byteCounts, sources, level);
-      return state === 0;
-    });
-    if (asked !== undefined) {
-      this.#queuedBytes += bytes;
-      const { numbers } = await this.#track(asked);
-      this.#queuedBytes -= bytes;
-      state = numbers[0]!;
-    }
-    const reason = nativePutStates[state]!;
-    return reason === 'stored' ? { stored: true } : this.#refuse(reason);
+    if (this.#blocks.has(key) || this.#coming.has(key)) return this.#refuse('exists');
+    const { bytes: limitBytes, queueBytes, chunkBytes } = this.#options;
+    const used = usedHeaderBytes({ tokens: tokens.length, notesBytes: notes.length, rowBytes, chunkBytes });
+    const headerBytes = wholePages(used);
+    const fileBytes = headerBytes + wholePages(payload.length);
+    if (used > mostHeaderBytes || emptyBytes + nameBytes + fileBytes > limitBytes) return this.#refuse('too-large');
+    if (this.#queuedBytes > 0 && this.#queuedBytes + payload.length > queueBytes) return this.#refuse('busy');
+    if (!this.#hasRoomFor(fileBytes)) return this.#refuse('full');
+    const coming = { tokens: tokens.length, bytes: payload.length, headerBytes, fileBytes, level, isReordered: false };
+    this.#coming.set(key, coming);
+    this.#take(fileBytes);
+    this.#queuedBytes += payload.length;
+    this.#deleteLeft();
+    return this.#after([key], () => this.#write(block, coming, rowBytes, payload));
   }
 
-  #refuse(reason: 'busy' | Exclude<(typeof nativePutStates)[number], 'stored'>): PutResult {
+  async #write(block: StoreBlock, coming: Block, rowBytes: readonly number[], payload: Uint8Array): Promise<PutResult> {
+    const { key, parent, position, tokens, notes, sums, level = 0 } = block;
+    const { numbers } = await this.#calls.ask([block, payload], (id) => {
+      this.#native.put(
+        id, bytesOf(key), bytesOf(parent), position, tokens, Float64Array.from(rowBytes), Float64Array.from(sums),
+        notes, level, payload,
+      );
+    });
+    this.#queuedBytes -= payload.length;
+    const [state, left] = numbers as unknown as [number, number];
+    const isWanted = this.#coming.get(key) === coming;
+    if (isWanted) this.#coming.delete(key);
+    if (state !== 0) {
+      if (left === 0) this.#give(coming.fileBytes);
+      else this.#leave(nameOf(key, left === 1 ? 'new' : 'block'), coming.fileBytes);
+      coming.fileBytes = 0;
+      return this.#refuse(nativePutStates[state] as NotStoredReason);
+    }
+    this.#gone(nameOf(key, 'new')); // the new file took its place
+    this.#gone(nameOf(key, 'block'));
+    if (isWanted) this.#add(key, coming);
+    return { stored: true };
+  }
+
+  #refuse(reason: NotStoredReason): PutResult {
     this.#refusedPuts += 1;
     return { stored: false, reason };
   }
 
   /**
-   * Reads ranges of a record's stripes into the targets, in parallel, and checks every byte against the sums that were stored. Targets must
-   * not overlap. Resolves, never with wrong bytes called good; rejects only with KV_INVALID_OPTION and KV_UNKNOWN_OPTION.
+   * Fills `payload`, of the block's bytes. What was read is not compared with the sums: the caller does that where it
+   * uses the bytes. After a miss they are anything. Does not reject.
    */
-  async get(key: Uint8Array, reads: readonly StoreRead[]): Promise<GetResult> {
-    const name = keyField(key, { owner: 'DiskStore.get', option: 'key' });
-    const { stripes, offsets, byteCounts, targets } = readReads(reads);
-    if (this.isClosed) return resultOf(Array.from(targets, () => 'closed'));
-    const { bytes } = await this.#ask(targets, (id) => this.#calls.native.get(id, name, stripes, offsets, byteCounts, targets, true));
-    return resultOf(Array.from(bytes, (state) => nativeReadStates[state]!));
+  async get(key: string, payload: Uint8Array): Promise<GetResult> {
+    if (this.isClosed) return { isFound: false, reason: 'closed' };
+    const block = this.#blocks.get(key);
+    if (block?.bytes !== payload.length) return { isFound: false, reason: 'absent' };
+    const { numbers, bytes } = await this.#ask(payload, (id) => {
+      this.#native.get(id, bytesOf(key), block.headerBytes, payload);
+    });
+    if (numbers[0] !== 0) return { isFound: false, reason: this.#missOf(numbers[0]!, key, block) };
+    return { isFound: true, sums: new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4) };
   }
 
   /**
-   * Whole stripes, numbered from 0 on, into one payload. What was read is not compared with the store's sums: the caller has sums of the stripes, and
-   * compares them where it uses the bytes. Trusts its arguments. @internal
+   * Reads the rows of single tokens, packed one behind the other into `target`, and only the chunks that hold them,
+   * which are checked. Does not reject.
    */
-  async getPacked(key: Uint8Array, { stripes, offsets, byteCounts }: PackedStripes, payload: Uint8Array): Promise<Exclude<ReadState, 'good'> | undefined> {
-    if (this.isClosed) return 'closed';
-    const { bytes } = await this.#ask(payload, (id) => this.#calls.native.get(id, key, stripes, offsets, byteCounts, payload, false));
-    const worst = bytes.find((state) => state !== 0);
-    return worst === undefined ? undefined : nativeReadStates[worst] as Exclude<ReadState, 'good'>;
-  }
-
-  /**
-   * Reads the bytes that stripes have for single tokens, packed one behind the other into `target`, and only the chunks that hold them. A
-   * stripe has as many bytes for each token of its record. Trusts its arguments but for the tokens. @internal
-   */
-  async getTokens(key: Uint8Array, { stripes, counts, tokens }: TokenReads, target: Uint8Array): Promise<TokensRead> {
+  async getTokens(key: string, { stripes, counts, tokens }: TokenReads, target: Uint8Array): Promise<TokensRead> {
+    const block = this.#blocks.get(key);
     if (this.isClosed) return { reason: 'closed', readBytes: 0, chunks: 0 };
-    const { bytes, numbers } = await this.#ask(target, (id) => this.#calls.native.getTokens(id, key, stripes, counts, tokens, target));
-    const worst = bytes.find((state) => state !== 0);
-    const reason = worst === undefined ? undefined : nativeReadStates[worst] as Exclude<ReadState, 'good'>;
-    return { reason, readBytes: numbers[0]!, chunks: numbers[1]! };
+    if (block === undefined) return { reason: 'absent', readBytes: 0, chunks: 0 };
+    const { numbers } = await this.#ask(target, (id) => {
+      this.#native.getTokens(id, bytesOf(key), stripes, counts, tokens, target);
+    });
+    const [state, readBytes, chunks] = numbers as unknown as [number, number, number];
+    // Tokens that the block does not have are absent too: its file is looked for by who reads it whole.
+    return { reason: state === 0 ? undefined : nativeReadStates[state] as ReadMiss, readBytes, chunks };
+  }
+
+  /** A file that is not there any more was taken by another program. */
+  #missOf(state: number, key: string, block: Block): ReadMiss {
+    const reason = nativeReadStates[state] as ReadMiss;
+    if (reason !== 'absent' || this.#blocks.get(key) !== block) return reason;
+    this.#drop(key, block);
+    this.#give(block.fileBytes);
+    return reason;
   }
 
   /**
-   * Writes a record again with its tokens in another order: the row that comes first is that of token `storedToLogical[0]`, and so on. What reads
-   * give stays the same; reads that have begun go on in the old copy. The new one counts once it is on disk for good, whatever the
-   * durability; its chunks are those of the option `chunkBytes`. `absent`: no record of so many tokens, or tokens do not divide its
-   * stripes. Trusts its arguments but for the order.
+   * Writes a block again with its tokens in another order: the row that comes first is that of token
+   * `storedToLogical[0]`, and so on. What reads give stays the same. The new file takes the place of the old one once
+   * it is on disk for good, whatever the durability; its chunks are those of the option `chunkBytes`. `absent`: no
+   * block of so many tokens. Does not reject.
    */
-  async reorder(key: Uint8Array, storedToLogical: Int32Array): Promise<ReorderResult> {
+  async reorder(key: string, storedToLogical: Int32Array): Promise<ReorderResult> {
     if (this.isClosed) return { stored: false, reason: 'closed' };
-    const { numbers } = await this.#ask(undefined, (id) => this.#calls.native.reorder(id, key, storedToLogical));
-    const read = nativeReadStates[numbers[1]!]!;
-    if (read !== 'good') return { stored: false, reason: read };
-    const put = nativePutStates[numbers[0]!]!;
-    return put === 'stored' ? { stored: true } : { stored: false, reason: put };
+    return this.#after([key], async () => {
+      const block = this.#blocks.get(key);
+      if (block === undefined) return { stored: false, reason: 'absent' };
+      const moreNumbers = storedToLogical.length + block.bytes / this.#options.chunkBytes; // at most
+      const needed = block.fileBytes + wholePages(4 * moreNumbers);
+      if (!this.#hasRoomFor(needed)) return { stored: false, reason: 'full' };
+      this.#take(needed);
+      const { numbers } = await this.#calls.ask(undefined, (id) => {
+        this.#native.reorder(id, bytesOf(key), storedToLogical, block.level);
+      });
+      const [read, state, headerBytes, fileBytes, left] = numbers as unknown as Five;
+      if (left === 0) this.#give(needed);
+      else this.#leave(nameOf(key, 'new'), needed);
+      if (read !== 0) return { stored: false, reason: nativeReadStates[read] as ReadMiss };
+      if (state !== 0) return { stored: false, reason: nativePutStates[state] as NotStoredReason };
+      this.#gone(nameOf(key, 'new'));
+      this.#fileBytes += fileBytes - block.fileBytes;
+      const isReordered = storedToLogical.some((token, row) => token !== row);
+      Object.assign(block, { headerBytes, fileBytes, isReordered });
+      return { stored: true };
+    });
   }
 
   /**
-   * The level of a record is this one from now on: `records` gives it, and the record's next copy, by `gc` or `reorder`, is written with it. Until
-   * then a store that is opened again has the one from before. Nothing where there is no such record. Throws KV_INVALID_OPTION.
+   * The level of a block is this one from now on, in memory; its next copy, by `reorder`, is written with it. Until
+   * then a store that is opened again has the one from before. Nothing where there is no such block.
    */
-  setLevel(key: Uint8Array, level: number): void {
-    const owner = 'DiskStore.setLevel';
-    this.#calls.native.setLevel(keyField(key, { owner, option: 'key' }), levelField(level, { owner, option: 'level' }));
+  setLevel(key: string, level: number): void {
+    const block = this.#blocks.get(key) ?? this.#coming.get(key);
+    if (block !== undefined) block.level = level;
   }
 
   /**
-   * Removes records: from here on they are misses, also one whose `put` has not resolved yet. Files without a live record are deleted
-   * before it resolves; `gc` gives back the rest. Rejects only with KV_INVALID_OPTION and KV_CLOSED.
+   * Removes blocks: from here on they are misses, also one whose `put` has not resolved yet, and a file that is not
+   * listed. Their room is there when it resolves. Rejects with KV_CLOSED.
    */
-  async remove(keys: readonly Uint8Array[]): Promise<RemoveResult> {
-    const joined = readKeys(keys);
-    this.#checkOpen('remove records');
-    const { numbers } = await this.#ask(undefined, (id) => this.#calls.native.remove(id, joined));
-    return { removed: numbers[0]!, isRecorded: numbers[1] === 1 };
+  async remove(keys: readonly string[]): Promise<RemoveResult> {
+    this.#checkOpen('remove blocks');
+    const gone = new Map<string, Block | undefined>();
+    let removed = 0;
+    for (const key of new Set(keys)) {
+      const block = this.#blocks.get(key) ?? this.#coming.get(key);
+      if (block !== undefined) removed += 1;
+      this.#drop(key, block);
+      this.#coming.delete(key);
+      gone.set(key, block);
+    }
+    this.#deleteLeft();
+    if (gone.size === 0) return { removed, isRecorded: true };
+    const files = [...gone].map(([key, block]) => [nameOf(key, 'block'), block] as const);
+    return { removed, isRecorded: await this.#after([...gone.keys()], () => this.#delete(files)) };
   }
 
   /**
-   * All that can be read, in no promised order, as it is when each segment is listed; removals meanwhile may or may not show. Rejects with
-   * KV_CLOSED, or KV_STORE_FAILED where a segment's list cannot be read.
+   * Deletes files and gives their room back. False where one is left, or may be back after a loss of power though it
+   * should not.
    */
-  async *records(): AsyncIterableIterator<FoundRecord> {
-    for (let segment = 0; segment >= 0;) {
-      this.#checkOpen('list records');
-      const from = segment;
-      const { numbers, bytes } = await this.#ask(undefined, (id) => this.#calls.native.list(id, from));
-      segment = numbers[0]!;
-      yield* readListing(bytes);
+  async #delete(files: readonly (readonly [string, Block | undefined])[]): Promise<boolean> {
+    const names = files.map(([name]) => name).join('/');
+    const { numbers, bytes } = await this.#calls.ask(undefined, (id) => { this.#native.remove(id, names); });
+    for (const [index, [name, block]] of files.entries()) {
+      const fileBytes = block?.fileBytes ?? 0;
+      if (bytes[index] === 1 && fileBytes > 0) this.#leave(name, fileBytes);
+      if (bytes[index] === 1) continue;
+      this.#gone(name);
+      if (fileBytes > 0) this.#give(fileBytes);
+    }
+    return numbers[0] === 1 && !bytes.includes(1);
+  }
+
+  /** Tries again to delete what was left. */
+  #deleteLeft(): void {
+    for (const name of this.#left.keys()) {
+      const key = name.slice(0, name.indexOf('.'));
+      if (this.#changes.has(key)) continue;
+      this.#after([key], () => this.#delete([[name, undefined]])).catch(() => { /* it stays left */ });
     }
   }
 
-  /** Has everything that was stored before on disk for good, whatever the durability. Rejects with KV_STORE_FAILED or KV_CLOSED. */
-  async sync(): Promise<void> {
-    this.#checkOpen('sync');
-    await this.#ask(undefined, (id) => this.#calls.native.sync(id));
+  /** Does something to the files of these keys, once what is under way there is over. */
+  #after<T>(keys: readonly string[], work: () => Promise<T>): Promise<T> {
+    const before = keys.flatMap((key) => this.#changes.get(key) ?? []);
+    const change = before.length === 0 ? work() : Promise.allSettled(before).then(work);
+    const over = change.finally(() => {
+      for (const key of keys) if (this.#changes.get(key) === over) this.#changes.delete(key);
+    });
+    for (const key of keys) this.#changes.set(key, over);
+    return this.#track(over);
   }
 
   /**
-   * Copies the live records of segments that are less than half alive, and deletes those files; reads that use them go on. Resolves when no
-   * such segment is left, or the disk has no room for copies. Rejects with KV_CLOSED.
+   * Has what was stored and removed before on disk for good, with durability `interval`; the others leave nothing to
+   * do. Rejects with KV_STORE_FAILED or KV_CLOSED.
    */
-  async gc(): Promise<GcResult> {
-    this.#checkOpen('collect garbage');
-    const { numbers } = await this.#ask(undefined, (id) => this.#calls.native.collect(id));
-    return { droppedSegments: numbers[0]!, freedBytes: numbers[1]!, copiedBytes: numbers[2]! };
+  async sync(): Promise<void> {
+    this.#checkOpen('sync');
+    await this.#ask(undefined, (id) => this.#native.sync(id));
   }
 
-  /** Counted anew from the segments at each call. Once closed, as it was then. */
+  /** Keys of the blocks. */
+  keys(): string[] {
+    return [...this.#blocks.keys()];
+  }
+
+  /** Counted over all blocks. */
+  contents(): { readonly tokens: number; readonly reordered: number } {
+    let [tokens, reordered] = [0, 0];
+    for (const block of this.#blocks.values()) {
+      tokens += block.tokens;
+      reordered += block.isReordered ? 1 : 0;
+    }
+    return { tokens, reordered };
+  }
+
+  /** Once closed, as it was then. */
   stats(): StoreStats {
-    const stats = this.#calls.native.stats() ?? this.#lastStats!;
-    const { isDirect, canAllocate, lastCall, lastErrno, ...counts } = stats;
+    const { isDirect, lastCall, lastErrno, ...counts } = this.#native.stats() ?? this.#lastStats!;
     const { direct, durability, bytes } = this.#options;
     return {
-      ...counts,
+      blocks: this.#blocks.size,
+      bytes: this.#bytes,
+      fileBytes: this.#usedBytes,
       limitBytes: bytes,
+      leftFiles: this.#left.size,
       queuedBytes: this.#queuedBytes,
       refusedPuts: this.#refusedPuts,
+      ...counts,
       durability,
       direct: !direct ? 'off' : isDirect ? 'on' : 'unsupported',
-      preallocation: canAllocate ? 'on' : 'unsupported',
       lastError: lastErrno === 0 ? undefined : `${lastCall}: ${getSystemErrorName(-lastErrno)}`,
     };
   }
 
-  /** Reads every record whole and checks it. Rejects with KV_CLOSED, KV_STORE_FAILED, KV_INVALID_OPTION, or what `onProgress` throws. */
+  /** Reads every block whole and checks it. Rejects with KV_CLOSED, KV_INVALID_OPTION, or what `onProgress` throws. */
   async verify(options: VerifyOptions = {}): Promise<VerifyResult> {
     const { onProgress, signal } = readOptions('DiskStore.verify', options, verifySpec);
-    const corrupt: Uint8Array[] = [];
-    const unreadable: Uint8Array[] = [];
-    const { records: totalRecords } = this.stats();
-    let records = 0;
-    let bytes = 0;
-    for await (const { key } of this.records()) {
-      if (signal?.aborted) return { records, bytes, corrupt, unreadable, isInterrupted: true };
+    this.#checkOpen('verify');
+    const [corrupt, unreadable]: [string[], string[]] = [[], []];
+    let [blocks, bytes] = [0, 0];
+    const keys = this.keys();
+    for (const key of keys) {
+      if (signal?.aborted) return { blocks, bytes, corrupt, unreadable, isInterrupted: true };
       this.#checkOpen('verify');
-      const { numbers } = await this.#ask(undefined, (id) => this.#calls.native.check(id, key));
+      if (!this.#blocks.has(key)) continue; // removed meanwhile
+      const { numbers } = await this.#ask(undefined, (id) => this.#native.check(id, bytesOf(key)));
       const state = nativeReadStates[numbers[0]!]!;
-      if (state === 'absent') continue; // removed meanwhile
+      if (state === 'absent') continue;
       if (state === 'corrupt') corrupt.push(key);
       if (state === 'io') unreadable.push(key);
-      records += 1;
+      blocks += 1;
       bytes += numbers[1]!;
-      onProgress?.({ records, totalRecords, bytes });
+      onProgress?.({ blocks, totalBlocks: keys.length, bytes });
     }
-    return { records, bytes, corrupt, unreadable, isInterrupted: false };
+    return { blocks, bytes, corrupt, unreadable, isInterrupted: false };
   }
 
   /**
-   * Lets calls that were made end, syncs (but with durability `none`), finishes the segment that is being written, and gives the
-   * directory free. Later calls are answered `closed` or reject with KV_CLOSED. Idempotent: the same promise.
+   * Lets calls that were made end, syncs (but with durability `none`), and gives the directory free. Later calls are
+   * answered `closed` or reject with KV_CLOSED. Idempotent: the same promise.
    */
   close(): Promise<void> {
     if (this.#closing !== undefined) return this.#closing;
+    this.#deleteLeft();
     const closing = this.#closing = this.#close();
     const { place } = this.#calls;
     closings.set(place, closing);
@@ -292,10 +389,10 @@ export class DiskStore {
   }
 
   async #close(): Promise<void> {
-    await Promise.allSettled(this.#underWay);
-    await this.#calls.ask(this, (id) => { this.#calls.native.close(id); return true; });
-    this.#lastStats = this.#calls.native.stats();
-    this.#calls.native.stop();
+    while (this.#underWay.size > 0) await Promise.allSettled(this.#underWay);
+    await this.#calls.ask(this, (id) => { this.#native.close(id); });
+    this.#lastStats = this.#native.stats();
+    this.#native.stop();
     unclosed.unregister(this);
   }
 
@@ -303,16 +400,92 @@ export class DiskStore {
     await this.close();
   }
 
+  /** Lists what the files have, and tells it, what was written first before what was written later. @internal */
+  async scan(files: number): Promise<void> {
+    let next = 0;
+    const scanned: ScannedBlock[] = [];
+    await Promise.all(Array.from({ length: this.#options.threads }, async () => {
+      while (next < files) {
+        const first = next;
+        next += scannedAtATime;
+        const { numbers, bytes } = await this.#calls.ask(this, (id) => {
+          this.#native.scan(id, first, scannedAtATime);
+        });
+        if (numbers[0]! > 0) this.#take(numbers[0]!); // what cannot be read now may be another time
+        for (const one of readScan(bytes)) scanned.push(one);
+      }
+    }));
+    for (const { block, headerBytes } of scanned.sort((a, b) => a.modifiedMs - b.modifiedMs)) {
+      const fileBytes = headerBytes + wholePages(block.bytes);
+      const { key, tokens, bytes, level, isReordered } = block;
+      this.#add(key, { tokens: tokens.length, bytes, headerBytes, fileBytes, level, isReordered });
+      this.#take(fileBytes);
+      this.#events.found?.(block);
+    }
+  }
+
+  /**
+   * Blocks whose sync was refused: the kernel may count what it lost as written, and nothing makes them durable any
+   * more. @internal
+   */
+  async lose(keys: readonly string[]): Promise<void> {
+    const known = keys.filter((key) => this.has(key));
+    if (known.length === 0) return;
+    this.#events.lost?.(known);
+    await this.remove(known);
+  }
+
+  get #usedBytes(): number {
+    return this.#fileBytes + Math.max(this.#ownBytes, emptyBytes + nameBytes * this.#files);
+  }
+
+  #hasRoomFor(fileBytes: number): boolean {
+    return this.#usedBytes + fileBytes + nameBytes <= this.#options.bytes;
+  }
+
+  #take(fileBytes: number): void {
+    this.#fileBytes += fileBytes;
+    this.#files += 1;
+  }
+
+  #give(fileBytes: number): void {
+    this.#fileBytes -= fileBytes;
+    this.#files -= 1;
+  }
+
+  /** A file that was counted could not be deleted. */
+  #leave(name: string, fileBytes: number): void {
+    this.#gone(name);
+    this.#left.set(name, fileBytes);
+  }
+
+  /** A file that was left is gone, or replaced. */
+  #gone(name: string): void {
+    const fileBytes = this.#left.get(name);
+    if (fileBytes === undefined) return;
+    this.#left.delete(name);
+    this.#give(fileBytes);
+  }
+
+  #add(key: string, block: Block): void {
+    this.#blocks.set(key, block);
+    this.#bytes += block.bytes;
+  }
+
+  #drop(key: string, block: Block | undefined): void {
+    if (block !== undefined && this.#blocks.delete(key)) this.#bytes -= block.bytes;
+  }
+
   #checkOpen(operation: string): void {
     if (this.isClosed) throw createError('KV_CLOSED', { operation, owner: 'DiskStore' });
   }
 
   #ask(holds: unknown, begin: (id: number) => void): Promise<StoreAnswer> {
-    return this.#track(this.#calls.ask(holds, (id) => { begin(id); return true; })!);
+    return this.#track(this.#calls.ask(holds, begin));
   }
 
   /** `close` waits for it, and the store is not collected before it is settled. */
-  async #track(answer: Promise<StoreAnswer>): Promise<StoreAnswer> {
+  async #track<T>(answer: Promise<T>): Promise<T> {
     this.#underWay.add(answer);
     try {
       return await answer;
@@ -322,9 +495,13 @@ export class DiskStore {
   }
 }
 
-function resultOf(reads: readonly ReadState[]): GetResult {
-  const reason = reads.find((state): state is Exclude<ReadState, 'good'> => state !== 'good');
-  return reason === undefined ? { isHit: true, reads } : { isHit: false, reason, reads };
+/** Of a block's file, or of the one that is to take its place. */
+function nameOf(key: string, kind: 'block' | 'new'): string {
+  return `${key}.${kind}`;
+}
+
+function bytesOf(key: string): Uint8Array {
+  return Buffer.from(key, 'hex');
 }
 
 /** Stores of this process that are closing, by their place: one that is opened there meanwhile waits for that. */
@@ -333,20 +510,36 @@ const closings = new Map<string, Promise<void>>();
 let closes = 0;
 
 /** Opens the store of a namespace's digest, with a test's faults in its system calls. @internal */
-export async function openStore(options: CheckedStoreOptions, digest: Uint8Array, faults?: NativeStoreFaults): Promise<DiskStore> {
-  const { directory, bytes, segmentBytes, chunkBytes, threads, durability, direct } = options;
+export async function openStore(
+  options: CheckedStoreOptions, digest: Uint8Array, events: StoreEvents, faults?: NativeStoreFaults,
+): Promise<DiskStore> {
+  const { directory, chunkBytes, threads, durability, direct } = options;
+  const opened: { store?: WeakRef<DiskStore> } = {}; // the addon keeps what the callback refers to
   const calls = new StoreCalls({
-    directory: path.resolve(directory), namespace: digest, bytes, segmentBytes, chunkBytes, threads, durability: durabilities.indexOf(durability), direct,
+    directory: path.resolve(directory), namespace: digest, chunkBytes, threads, direct,
+    durability: durabilities.indexOf(durability),
+  }, (keys) => {
+    void opened.store?.deref()?.lose(Buffer.from(keys).toString('hex').match(/.{64}/g) ?? []);
   }, faults);
   const before = closes;
+  let numbers: Float64Array;
   try {
-    await calls.ask(undefined, (id) => { calls.native.open(id); return true; });
+    ({ numbers } = await calls.ask(undefined, (id) => { calls.native.open(id); }));
   } catch (error) {
     calls.native.stop();
     const closing = closings.get(calls.place);
     if (!isKvError(error, 'KV_STORE_LOCKED') || (closing === undefined && closes === before)) throw error;
     await closing?.catch(() => { /* its closer hears of it */ });
-    return openStore(options, digest, faults);
+    return openStore(options, digest, events, faults);
   }
-  return new DiskStore(makerKey, options, calls);
+  const store = new DiskStore(makerKey, options, calls, numbers[1]!, events);
+  try {
+    await store.scan(numbers[0]!);
+  } catch (error) {
+    unclosed.unregister(store);
+    calls.native.stop();
+    throw error;
+  }
+  opened.store = new WeakRef(store);
+  return store;
 }

@@ -1,4 +1,5 @@
-// The stores of a directory, whatever their namespaces: for tools that look after them and do not know what they are of.
+// The stores of a directory, whatever their namespaces: for tools that look after them and do not know what they are
+// of.
 
 import { closeSync, existsSync, openSync, readdirSync, readSync } from 'node:fs';
 import path = require('node:path');
@@ -18,13 +19,16 @@ export interface NamespaceStore {
   readonly store: DiskStore;
 }
 
-/** Opens each in turn, and closes it before the next. Rejects with KV_STORE_UNAVAILABLE where there is no such directory, else as `DiskStore.open`. */
+/**
+ * Opens each in turn, and closes it before the next. Rejects with KV_STORE_UNAVAILABLE where there is no such
+ * directory, else as `DiskStore.open`.
+ */
 export async function* openNamespaces(directory: string): AsyncGenerator<NamespaceStore> {
   const options = readStoreOptions({ directory, bytes: manyBytes, namespace: new Uint8Array(0), durability: 'sync' });
   for (const name of namesIn(directory)) {
     const identity = path.join(directory, name, 'identity');
     if (!existsSync(identity)) continue; // never finished: there is nothing in it
-    const store = await openStore(options, digestOf(identity));
+    const store = await openStore(options, digestOf(identity), {});
     try {
       yield { name, store };
     } finally {
@@ -42,7 +46,10 @@ function namesIn(directory: string): string[] {
   }
 }
 
-/** The digest that a store's identity names, its first half as the folder is named: so the store itself says where the two differ. */
+/**
+ * The digest that a store's identity names, its first half as the folder is named: so the store itself says where the
+ * two differ.
+ */
 function digestOf(identity: string): Uint8Array {
   const digest = new Uint8Array(digestBytes);
   const file = openSync(identity, 'r');

@@ -1,5 +1,6 @@
-// StoreCalls: the calls of one native store that are under way, each with the promise that its answer settles, and the memory that must live
-// until then. Owns the native store's lifetime: it is stopped when it was closed, could not be opened, or was collected.
+// StoreCalls: the calls of one native store that are under way, each with the promise that its answer settles, and the
+// memory that must live until then. Owns the native store's lifetime: it is stopped when it was closed, could not be
+// opened, or was collected.
 
 import { native } from '../device/native.js';
 import type { NativeStore, NativeStoreFaults, NativeStoreOptions } from '../device/native-store.js';
@@ -24,11 +25,16 @@ export class StoreCalls {
   readonly #waiting: Map<number, Waiting>;
   #lastId = 0;
 
-  constructor(options: NativeStoreOptions, faults: NativeStoreFaults | undefined) {
+  /**
+   * @param lost Hears of blocks whose sync was refused, their keys one behind the other. Must not refer to what is to
+   * be collected.
+   */
+  constructor(options: NativeStoreOptions, lost: (keys: Uint8Array) => void, faults: NativeStoreFaults | undefined) {
     this.place = `${Buffer.from(options.namespace).toString('hex')} ${options.directory}`;
     const waiting = this.#waiting = new Map<number, Waiting>();
     // Must not refer to this object: the addon keeps the function as long as the store.
     this.native = new (native().NativeStore)(options, (id, error, numbers, bytes) => {
+      if (id === 0) return lost(bytes);
       const call = waiting.get(id);
       waiting.delete(id);
       if (error === undefined) call?.resolve({ numbers, bytes });
@@ -36,10 +42,10 @@ export class StoreCalls {
     }, faults);
   }
 
-  /** Makes a call with an id; `holds` lives until it is answered. `begin` returns false where there will be no answer. */
-  ask(holds: unknown, begin: (id: number) => boolean | undefined): Promise<StoreAnswer> | undefined {
+  /** Makes a call with an id; `holds` lives until it is answered. */
+  ask(holds: unknown, begin: (id: number) => void): Promise<StoreAnswer> {
     const id = ++this.#lastId;
-    if (begin(id) === false) return undefined;
+    begin(id);
     return new Promise((resolve, reject) => {
       this.#waiting.set(id, { resolve, reject, holds: [this, holds] });
     });

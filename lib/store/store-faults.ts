@@ -1,5 +1,6 @@
-// StoreFaults: a test's hold on the system calls of disk stores: the n-th fails, moves fewer bytes, flips a bit, waits or kills the process;
-// and a journal of what changed files, from which a test builds what a loss of power may leave. Opens the stores that it holds.
+// StoreFaults: a test's hold on the system calls of disk stores: the n-th fails, moves fewer bytes, flips a bit, waits
+// or kills the process; and a journal of what changed files, from which a test builds what a loss of power may leave.
+// Opens the stores that it holds.
 
 import { createHash } from 'node:crypto';
 import { constants } from 'node:os';
@@ -9,10 +10,11 @@ import { native } from '../device/native.js';
 import type { NativeStoreFaults } from '../device/native-store.js';
 import { openStore, type DiskStore } from './disk-store.js';
 import { readStoreOptions, type DiskStoreOptions } from './disk-store-options.js';
+import type { StoreEvents } from './store-block.js';
 
-/** System calls by name. `read` and `write` are `pread` and `pwrite`, `sync` is `fdatasync`, `syncFolder` `fsync`, `allocate` `fallocate`, `random` `getrandom`. */
+/** System calls by name. `read` and `write` are `preadv` and `pwritev`, `sync` is `fdatasync`, `syncFolder` `fsync`. */
 export const fileCalls = [
-  'open', 'read', 'write', 'allocate', 'truncate', 'sync', 'syncFolder', 'rename', 'unlink', 'makeFolder', 'lock', 'readFolder', 'size', 'random',
+  'open', 'read', 'write', 'sync', 'syncFolder', 'rename', 'unlink', 'makeFolder', 'lock', 'readFolder', 'size',
 ] as const;
 
 /** One of them. */
@@ -52,7 +54,7 @@ export interface FileChange {
   readonly path: string;
   /** Of a `rename`: the new path. */
   readonly other: string;
-  /** Of a `write` where, of `allocate` and `truncate` the size; of a `sync` or `syncFolder`: earlier changes than this one are safe. */
+  /** Of a `write` where; of a `sync` or `syncFolder`: earlier changes than this one are safe. */
   readonly offset: number;
   /** Of a `write`. */
   readonly bytes: Uint8Array;
@@ -63,9 +65,9 @@ export class StoreFaults {
   readonly #native: NativeStoreFaults = new (native().NativeStoreFaults)();
 
   /** As `DiskStore.open`, with these faults. */
-  async open(options: DiskStoreOptions): Promise<DiskStore> {
+  async open(options: DiskStoreOptions, events: StoreEvents = {}): Promise<DiskStore> {
     const checked = readStoreOptions(options);
-    return openStore(checked, createHash('sha256').update(checked.namespace).digest(), this.#native);
+    return openStore(checked, createHash('sha256').update(checked.namespace).digest(), events, this.#native);
   }
 
   /** Adds a fault to those that there are. Throws KV_INVALID_OPTION. */
@@ -75,7 +77,10 @@ export class StoreFaults {
     this.#native.add(call, nth, times, errno, mostBytes, flippedBit, kills, holds);
   }
 
-  /** Kills the process (SIGKILL) when a store comes to the named point for the nth time from now. Throws KV_INVALID_OPTION. */
+  /**
+   * Kills the process (SIGKILL) when a store comes to the named point for the nth time from now. Throws
+   * KV_INVALID_OPTION.
+   */
   killAt(point: string, nth = 1): void {
     string(point, { owner: 'StoreFaults.killAt', option: 'point' });
     checkInteger('StoreFaults.killAt', 'nth', nth, 1);

@@ -68,8 +68,9 @@ const checks: Readonly<Record<string, Check>> = {
     const { tier } = await store.open();
     if (tier.capacityBytes === undefined) return;
     assert.ok(tier.capacityBytes >= store.capacityBytes);
-    const blocks = Array.from({ length: Math.ceil(2 * tier.capacityBytes / 65_536) }, (_, seed) => store.block(seed));
-    const [within, beyond] = [blocks.slice(0, Math.floor(tier.capacityBytes / 65_536)), blocks.slice(Math.floor(tier.capacityBytes / 65_536))];
+    const most = Math.floor(tier.capacityBytes / (tier.sizeOf?.(65_536) ?? 65_536));
+    const blocks = Array.from({ length: 2 * most }, (_, seed) => store.block(seed));
+    const [within, beyond] = [blocks.slice(0, most), blocks.slice(most)];
     await stored(tier, ...within);
     const results = await Promise.all(beyond.map(({ record, payload }) => tier.put(record, payload)));
     for (const result of results) assert.ok(result.isStored || result.reason === 'full', 'a tier without room says `full`');

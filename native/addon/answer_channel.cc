@@ -49,7 +49,7 @@ void AnswerChannel::Drain(napi_env env, napi_value on_answer, void* context, voi
     answers.swap(channel->answers_);
   }
   for (store::Answer& answer : answers) {
-    if (--channel->expected_ == 0 && channel->function_ != nullptr)
+    if (answer.id != 0 && --channel->expected_ == 0 && channel->function_ != nullptr)
       (void)napi_unref_threadsafe_function(env, channel->function_);
     channel->Hand(env, on_answer, answer);
   }

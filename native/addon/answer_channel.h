@@ -16,7 +16,8 @@ namespace vkv::addon {
 
 class AnswerChannel : public std::enable_shared_from_this<AnswerChannel> {
  public:
-  // `on_answer`: (id, error or undefined, numbers, bytes). Null while the environment is being terminated.
+  // `on_answer`: (id, error or undefined, numbers, bytes); 0 is no call's. Null while the environment is being
+  // terminated.
   static std::shared_ptr<AnswerChannel> Open(Napi::Env env, Napi::Function on_answer);
 
   // From any thread.

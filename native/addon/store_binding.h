@@ -23,19 +23,16 @@ class NativeStore : public Napi::ObjectWrap<NativeStore>, public Stoppable {
 
  private:
   Napi::Value Open(const Napi::CallbackInfo& info);  // (id)
-  Napi::Value Put(
-      const Napi::CallbackInfo& info);  // (id, key, parent, position, tokens, extra, ids, byteCounts, sources, level)
-  Napi::Value Get(const Napi::CallbackInfo& info);  // (id, key, stripes, offsets, byteCounts, targets)
-  Napi::Value GetTokens(const Napi::CallbackInfo& info);
-  Napi::Value Reorder(const Napi::CallbackInfo& info);   // (id, key, storedToLogical)
-  Napi::Value Check(const Napi::CallbackInfo& info);     // (id, key)
-  Napi::Value Remove(const Napi::CallbackInfo& info);    // (id, keys)
-  Napi::Value List(const Napi::CallbackInfo& info);      // (id, segment number)
-  Napi::Value Sync(const Napi::CallbackInfo& info);      // (id)
-  Napi::Value Collect(const Napi::CallbackInfo& info);   // (id)
-  Napi::Value Close(const Napi::CallbackInfo& info);     // (id)
-  Napi::Value Has(const Napi::CallbackInfo& info);       // (key)
-  Napi::Value SetLevel(const Napi::CallbackInfo& info);  // (key, level)
+  Napi::Value Scan(const Napi::CallbackInfo& info);  // (id, first, count)
+  // (id, key, parent, position, tokens, rowBytes, sums, notes, level, payload)
+  Napi::Value Put(const Napi::CallbackInfo& info);
+  Napi::Value Get(const Napi::CallbackInfo& info);        // (id, key, headerBytes, payload)
+  Napi::Value GetTokens(const Napi::CallbackInfo& info);  // (id, key, stripes, counts, tokens, target)
+  Napi::Value Reorder(const Napi::CallbackInfo& info);    // (id, key, storedToLogical, level)
+  Napi::Value Check(const Napi::CallbackInfo& info);      // (id, key)
+  Napi::Value Remove(const Napi::CallbackInfo& info);     // (id, names)
+  Napi::Value Sync(const Napi::CallbackInfo& info);       // (id)
+  Napi::Value Close(const Napi::CallbackInfo& info);      // (id)
   Napi::Value Stats(const Napi::CallbackInfo& info);
   Napi::Value Stop(const Napi::CallbackInfo& info);
 

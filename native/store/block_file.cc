@@ -3,13 +3,31 @@
 #include <errno.h>
 #include <fcntl.h>
 
-#include <cstring>
+#include <algorithm>
 
 namespace vkv::store {
 namespace {
 
 // Calls in a row that are interrupted or move nothing, before a call counts as refused.
 constexpr int kMostVain = 100;
+
+uint64_t BytesOf(std::span<const iovec> parts) {
+  uint64_t bytes = 0;
+  for (const iovec& part : parts) bytes += part.iov_len;
+  return bytes;
+}
+
+// What of the parts lies behind the first `done` bytes.
+std::vector<iovec> Behind(std::span<const iovec> parts, uint64_t done) {
+  std::vector<iovec> left;
+  left.reserve(parts.size());
+  for (const iovec& part : parts) {
+    const uint64_t skip = std::min<uint64_t>(done, part.iov_len);
+    if (skip < part.iov_len) left.push_back({static_cast<uint8_t*>(part.iov_base) + skip, part.iov_len - skip});
+    done -= skip;
+  }
+  return left;
+}
 
 }  // namespace
 
@@ -18,7 +36,6 @@ AlignedBuffer::AlignedBuffer(uint64_t bytes) {
   data_.reset(static_cast<uint8_t*>(std::aligned_alloc(kBlockBytes, whole)));
   if (!data_) return;
   bytes_ = whole;
-  std::memset(data_.get(), 0, whole);
 }
 
 int BlockFile::Open(const FileCalls& calls, const std::string& path, int flags, bool& direct,
@@ -35,12 +52,13 @@ int BlockFile::Open(const FileCalls& calls, const std::string& path, int flags, 
   return 0;
 }
 
-int BlockFile::Read(void* into, uint64_t bytes, uint64_t offset, uint64_t& read) const {
+int BlockFile::Read(std::span<const iovec> parts, uint64_t offset, uint64_t& read) const {
   read = 0;
+  const uint64_t bytes = BytesOf(parts);
   uint64_t done = 0;  // as far as the next call goes on: of a direct file whole blocks
   for (int vain = 0; done < bytes;) {
     size_t moved = 0;
-    const int error = calls_.Read(file_, static_cast<uint8_t*>(into) + done, bytes - done, offset + done, moved);
+    const int error = calls_.Read(file_, Behind(parts, done), offset + done, moved);
     if (error != 0 && (error != EINTR || ++vain == kMostVain)) return error;
     if (error != 0) continue;
     if (done + moved <= read) {
@@ -59,16 +77,12 @@ int BlockFile::Read(void* into, uint64_t bytes, uint64_t offset, uint64_t& read)
   return 0;
 }
 
-bool BlockFile::ReadParts(const iovec* parts, size_t count, uint64_t bytes, uint64_t offset) const {
-  size_t moved = 0;
-  return calls_.ReadScattered(file_, parts, count, offset, moved) == 0 && moved == bytes;
-}
-
-int BlockFile::Write(const void* from, uint64_t bytes, uint64_t offset) const {
+int BlockFile::Write(std::span<const iovec> parts, uint64_t offset) const {
+  const uint64_t bytes = BytesOf(parts);
   uint64_t done = 0;
   for (int vain = 0; done < bytes;) {
     size_t moved = 0;
-    const int error = calls_.Write(file_, static_cast<const uint8_t*>(from) + done, bytes - done, offset + done, moved);
+    const int error = calls_.Write(file_, Behind(parts, done), offset + done, moved);
     if (error != 0 && error != EINTR) return error;
     const uint64_t before = done;
     done = is_direct_ ? (done + moved) / kBlockBytes * kBlockBytes : done + moved;

@@ -1,5 +1,5 @@
-// BlockFile: an open file of 4 KiB blocks, read and written whole: goes on after short calls and EINTR, and keeps the
-// rules of O_DIRECT where the file was opened with it. AlignedBuffer: memory that both take. Owns its descriptor or
+// BlockFile: an open file of 4 KiB blocks, read and written in parts: goes on after short calls and EINTR, and keeps
+// the rules of O_DIRECT where the file was opened with it. AlignedBuffer: memory that both take. Owns its descriptor or
 // memory. Threads: any.
 #ifndef VKV_STORE_BLOCK_FILE_H_
 #define VKV_STORE_BLOCK_FILE_H_
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "store/file_calls.h"
@@ -17,7 +18,11 @@ inline constexpr uint64_t kBlockBytes = 4096;
 
 constexpr uint64_t ToBlocks(uint64_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 
-// Zeroed memory of whole blocks. Empty where there is none left.
+inline bool IsWholeBlocks(const void* address, uint64_t bytes) {
+  return ((reinterpret_cast<uintptr_t>(address) | bytes) & (kBlockBytes - 1)) == 0;
+}
+
+// Memory of whole blocks, not cleared. Empty where there is none left.
 class AlignedBuffer {
  public:
   explicit AlignedBuffer(uint64_t bytes);
@@ -43,19 +48,14 @@ class BlockFile {
   BlockFile(const BlockFile&) = delete;
   BlockFile& operator=(const BlockFile&) = delete;
 
-  // REQUIRES of both: offset and bytes are whole blocks, the memory is aligned to one.
-  // `read` is less than `bytes` only where the file ends. Returns an errno.
-  int Read(void* into, uint64_t bytes, uint64_t offset, uint64_t& read) const;
-  int Write(const void* from, uint64_t bytes, uint64_t offset) const;
+  // Both go on until all parts are full or written. REQUIRES, where the file is direct: the offset, and the parts'
+  // addresses and sizes, are whole blocks.
+  // `read` is less than all of them only where the file ends. Returns an errno.
+  int Read(std::span<const iovec> parts, uint64_t offset, uint64_t& read) const;
+  int Write(std::span<const iovec> parts, uint64_t offset) const;
 
-  // Tries to read all parts with one call. False where it was refused or moved less, and their content means nothing.
-  // REQUIRES, where the file is direct: the parts' addresses and sizes are whole blocks, and so is the offset.
-  bool ReadParts(const iovec* parts, size_t count, uint64_t bytes, uint64_t offset) const;
   bool is_direct() const { return is_direct_; }
-
-  int Allocate(uint64_t bytes) const { return calls_.Allocate(file_, bytes); }
-  int Truncate(uint64_t bytes) const { return calls_.Truncate(file_, bytes); }
-  int Size(uint64_t& bytes) const { return calls_.Size(file_, bytes); }
+  int Size(uint64_t& bytes, double* modified_ms = nullptr) const { return calls_.Size(file_, bytes, modified_ms); }
   int Sync() const { return calls_.Sync(file_); }
   int Lock() const { return calls_.Lock(file_); }
   const std::string& path() const { return path_; }

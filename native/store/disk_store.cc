@@ -1,224 +1,185 @@
 #include "store/disk_store.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace vkv::store {
 namespace {
 
-// With durability `interval`: what may be unsynced before the second is over.
-constexpr uint64_t kMostUnsyncedBytes = 64 << 20;
-
-PutState StateOf(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kDone: return PutState::kStored;
-    case Outcome::kFull: return PutState::kFull;
-    case Outcome::kNoSpace: return PutState::kNoSpace;
-    case Outcome::kFailed: return PutState::kFailed;
-  }
-  return PutState::kFailed;
-}
+double Number(ReadState state) { return static_cast<double>(state); }
+double Number(PutState state) { return static_cast<double>(state); }
+double Number(LeftFile left) { return static_cast<double>(left); }
+double Number(uint64_t value) { return static_cast<double>(value); }
 
 }  // namespace
 
 DiskStore::DiskStore(StoreOptions options, Deliver deliver)
     : context_(std::move(options)),
-      log_(context_),
-      writer_(context_, log_),
-      collector_(context_, log_, writer_),
-      reorderer_(context_, log_, writer_),
+      reader_(context_, open_blocks_),
+      writer_(context_, open_blocks_, reader_, [this] { timer_.Hurry(); }),
       deliver_(std::move(deliver)),
-      timer_([this] { SyncByTimer(); }) {}
+      timer_([this] { (void)SyncAll(); }) {}
 
 Status DiskStore::Start() { return queue_.Start(context_.options.threads); }
 
 void DiskStore::Stop() {
-  StopCollecting();
   queue_.Stop();  // first: what it does may start and stop the timer
   timer_.Stop();
 }
 
-void DiskStore::SyncByTimer() {
-  if (context_.counters.unsynced_bytes > 0 || writer_.HasWork()) {
-    (void)writer_.RecordRemovals();
-    (void)log_.SyncAll();
+bool DiskStore::SyncAll() {
+  std::vector<std::string> lost;
+  const bool is_good = writer_.SyncAll(lost);
+  Answer answer;
+  for (const std::string& name : lost) {
+    Key key;
+    (void)Key::FromHex(std::string_view(name).substr(0, 2 * key.bytes.size()), key);
+    answer.bytes.insert(answer.bytes.end(), key.bytes.begin(), key.bytes.end());
   }
+  if (!lost.empty()) deliver_(std::move(answer));
+  return is_good;
 }
 
 void DiskStore::Open(int64_t id) {
   queue_.AddWrite([this, id](AlignedBuffer&) {
     Answer answer = {id, {}, {}, {}, {}};
-    opener_ = std::make_unique<StoreOpener>(context_, log_);
-    answer.status = opener_->Open(answer.path);
+    folder_ = std::make_unique<StoreFolder>(context_);
+    answer.status = folder_->Open(answer.path);
+    if (answer.status.ok() && context_.options.durability == Durability::kInterval) answer.status = timer_.Start();
     if (answer.status.ok()) {
-      Collected collected;
-      collector_.DropDead(collected);
-      opener_->SealTails();
-      if (context_.options.durability == Durability::kInterval) answer.status = timer_.Start();
+      keys_ = folder_->TakeKeys();
+      answer.numbers = {Number(keys_.size()), Number(folder_->own_bytes())};
+    } else {
+      folder_.reset();
     }
-    if (!answer.status.ok()) opener_.reset();
     deliver_(std::move(answer));
   });
 }
 
-PutState DiskStore::Put(int64_t id, PutRequest request) {
-  RecordHeader& header = request.header;
-  header.chunk_bytes = context_.options.chunk_bytes;
-  PlaceStripes(header);
-  const uint64_t header_bytes = header.header_bytes();
-  if (header_bytes > kMaxHeaderBytes ||
-      header.record_bytes() > SegmentLog::LargestRecord(context_.options.segment_bytes, header_bytes))
-    return PutState::kTooLarge;
-  header.sequence = context_.index.TakeSequence();
-  if (!context_.index.BeginPut(header.key, header.sequence)) return PutState::kExists;
-  auto kept = std::make_shared<PutRequest>(std::move(request));
-  queue_.AddWrite([this, id, kept](AlignedBuffer& scratch) {
-    const uint64_t bytes = kept->header.payload_bytes();
-    const Outcome outcome = writer_.Put(*kept, scratch);
-    if (outcome == Outcome::kDone) {
-      ++context_.counters.puts;
-      context_.counters.put_bytes += bytes;
+void DiskStore::Scan(int64_t id, uint64_t first, uint64_t count) {
+  queue_.AddRead([this, id, first, count](AlignedBuffer& scratch) {
+    Answer answer = {id, {}, {}, {0}, {}};
+    const uint64_t end = std::min<uint64_t>(keys_.size(), first + count);
+    for (uint64_t k = first; k < end && answer.status.ok(); ++k) answer.status = ScanOne(keys_[k], scratch, answer);
+    deliver_(std::move(answer));
+  });
+}
+
+Status DiskStore::ScanOne(const Key& key, AlignedBuffer& scratch, Answer& answer) {
+  FoundHeader found;
+  switch (reader_.ReadHeaderOf(key, found, scratch)) {
+    case ReadState::kGood: {
+      const auto used = static_cast<uint32_t>(found.header.used_bytes());
+      const size_t at = answer.bytes.size();
+      answer.bytes.resize(at + 16 + (used + 7) / 8 * 8);
+      std::memcpy(answer.bytes.data() + at, &used, sizeof used);
+      std::memcpy(answer.bytes.data() + at + 8, &found.modified_ms, sizeof found.modified_ms);
+      std::memcpy(answer.bytes.data() + at + 16, scratch.data(), used);
+      break;
     }
-    if (writer_.HasWork()) (void)writer_.RecordRemovals();
-    if (context_.counters.unsynced_bytes > kMostUnsyncedBytes) timer_.Hurry();
-    deliver_({id, {}, {}, {static_cast<double>(StateOf(outcome))}, {}});
-  });
-  return PutState::kStored;
-}
-
-void DiskStore::RunPiece(const std::shared_ptr<RecordRead>& read, size_t piece, AlignedBuffer& scratch,
-                         const std::function<void()>& end) {
-  if (read->Run(piece, scratch)) end();
-}
-
-void DiskStore::RunPieces(const std::shared_ptr<RecordRead>& read, size_t pieces, AlignedBuffer& scratch,
-                          const std::function<void()>& end) {
-  if (pieces == 0) {
-    end();
-    return;
+    case ReadState::kCorrupt:
+      // A write that a loss of power cut off, or damage: nothing of it can be read.
+      ++context_.counters.damaged_files;
+      if (const int error = context_.calls.Unlink(context_.PathOf(BlockName(key)))) {
+        context_.Failed("unlink", error, context_.counters.failed_writes);
+        answer.numbers[0] += Number(ToBlocks(found.file_bytes));
+      }
+      break;
+    case ReadState::kAbsent:
+      answer.path = context_.PathOf(BlockName(key));
+      return Fail(Code::kStoreVersion, "block", found.version, kFormatVersion);
+    case ReadState::kIo:  // it may be readable another time
+      answer.numbers[0] += Number(ToBlocks(found.file_bytes));
+      break;
   }
-  for (size_t k = 1; k < pieces; ++k)
-    queue_.AddPart([this, read, k, end](AlignedBuffer& other) { RunPiece(read, k, other, end); });
-  RunPiece(read, 0, scratch, end);
+  return Ok();
 }
 
-void DiskStore::Get(int64_t id, const Key& key, std::vector<ReadRequest> requests, bool checks) {
+void DiskStore::Put(int64_t id, BlockHeader header, std::span<const uint8_t> payload) {
+  auto kept = std::make_shared<BlockHeader>(std::move(header));
+  kept->chunk_bytes = context_.options.chunk_bytes;
+  queue_.AddWrite([this, id, kept, payload](AlignedBuffer& scratch) {
+    const Written written = writer_.Put(*kept, payload, scratch);
+    deliver_({id, {}, {}, {Number(written.state), Number(written.left)}, {}});
+  });
+}
+
+void DiskStore::Get(int64_t id, const Key& key, uint64_t header_bytes, std::span<uint8_t> payload) {
   ++context_.counters.gets;
-  RecordPlace place;
-  if (!context_.index.Find(key, place)) {
-    deliver_({id, {}, {}, {}, std::vector<uint8_t>(requests.size(), static_cast<uint8_t>(ReadState::kAbsent))});
-    return;
-  }
-  auto read = std::make_shared<RecordRead>(context_, std::move(place), std::move(requests), checks);
-  queue_.AddRead([this, id, read](AlignedBuffer& scratch) {
-    RunPieces(read, read->Plan(), scratch, [this, id, read] { deliver_({id, {}, {}, {}, read->TakeStates()}); });
+  queue_.AddRead([this, id, key, header_bytes, payload](AlignedBuffer& scratch) {
+    std::vector<uint32_t> sums;
+    const ReadState state = reader_.Get(key, header_bytes, payload, sums, scratch);
+    std::vector<uint8_t> bytes(sums.size() * sizeof(uint32_t));
+    if (!sums.empty()) std::memcpy(bytes.data(), sums.data(), bytes.size());
+    deliver_({id, {}, {}, {Number(state)}, std::move(bytes)});
   });
 }
 
-void DiskStore::GetTokens(int64_t id, const Key& key, TokenRequests tokens) {
+void DiskStore::GetTokens(int64_t id, const Key& key, TokenRequests requests) {
   ++context_.counters.gets;
-  RecordPlace place;
-  if (!context_.index.Find(key, place)) {
-    deliver_({id, {}, {}, {0, 0}, std::vector<uint8_t>(tokens.parts.size(), static_cast<uint8_t>(ReadState::kAbsent))});
-    return;
-  }
-  auto read = std::make_shared<RecordRead>(context_, std::move(place), std::move(tokens));
-  queue_.AddRead([this, id, read](AlignedBuffer& scratch) {
-    RunPieces(read, read->Plan(), scratch, [this, id, read] {
-      const std::vector<double> counts = {static_cast<double>(read->read_bytes()),
-                                          static_cast<double>(read->read_chunks())};
-      deliver_({id, {}, {}, counts, read->TakeStates()});
-    });
+  auto kept = std::make_shared<TokenRequests>(std::move(requests));
+  queue_.AddRead([this, id, key, kept](AlignedBuffer& scratch) {
+    ReadCosts costs;
+    const ReadState state = reader_.GetTokens(key, *kept, costs, scratch);
+    deliver_({id, {}, {}, {Number(state), Number(costs.bytes), Number(costs.chunks)}, {}});
   });
 }
 
-void DiskStore::Reorder(int64_t id, const Key& key, std::vector<uint32_t> stored_to_logical) {
+void DiskStore::Reorder(int64_t id, const Key& key, std::vector<uint32_t> stored_to_logical, uint8_t level) {
   auto order = std::make_shared<std::vector<uint32_t>>(std::move(stored_to_logical));
-  queue_.AddWrite([this, id, key, order](AlignedBuffer& scratch) {
-    const Reordered reordered = reorderer_.Reorder(key, *order, scratch);
-    if (writer_.HasWork()) (void)writer_.RecordRemovals();
-    const PutState state = reordered.is_too_large ? PutState::kTooLarge : StateOf(reordered.outcome);
-    deliver_({id, {}, {}, {static_cast<double>(state), static_cast<double>(reordered.state)}, {}});
+  queue_.AddWrite([this, id, key, order, level](AlignedBuffer& scratch) {
+    const Reordered reordered = writer_.Reorder(key, *order, level, scratch);
+    const Written& written = reordered.written;
+    deliver_({id,
+              {},
+              {},
+              {Number(reordered.read), Number(written.state), Number(reordered.header_bytes),
+               Number(reordered.file_bytes), Number(written.left)},
+              {}});
   });
 }
 
 void DiskStore::Check(int64_t id, const Key& key) {
-  RecordPlace place;
-  if (!context_.index.Find(key, place)) {
-    deliver_({id, {}, {}, {static_cast<double>(ReadState::kAbsent), 0}, {}});
-    return;
-  }
-  const auto bytes = static_cast<double>(place.bytes);
-  auto read = std::make_shared<RecordRead>(context_, std::move(place), std::vector<ReadRequest>(), /*checks=*/true);
-  queue_.AddRead([this, id, bytes, read](AlignedBuffer& scratch) {
-    RunPieces(read, read->PlanWhole(), scratch, [this, id, bytes, read] {
-      const std::vector<uint8_t> states = read->TakeStates();
-      const uint8_t worst = states.empty() ? 0 : *std::max_element(states.begin(), states.end());
-      deliver_({id, {}, {}, {static_cast<double>(worst), bytes}, {}});
-    });
+  queue_.AddRead([this, id, key](AlignedBuffer&) {
+    WholeBlock block;
+    const ReadState state = reader_.ReadWhole(key, /*checks=*/true, block);
+    deliver_({id, {}, {}, {Number(state), Number(block.file.bytes())}, {}});
   });
 }
 
-void DiskStore::Remove(int64_t id, std::vector<Key> keys) {
-  const auto removed = static_cast<double>(context_.index.Remove(keys));
-  queue_.AddWrite([this, id, removed](AlignedBuffer&) {
-    Collected collected;
-    collector_.DropDead(collected);  // what is gone with its file needs no removal
-    const bool is_recorded = writer_.RecordRemovals() == Outcome::kDone;
-    deliver_({id, {}, {}, {removed, is_recorded ? 1.0 : 0.0}, {}});
-  });
-}
-
-void DiskStore::List(int64_t id, uint64_t from) {
-  queue_.AddRead([this, id, from](AlignedBuffer&) {
-    Answer answer = {id, {}, {}, {-1}, {}};
-    if (const std::shared_ptr<Segment> segment = context_.index.SegmentFrom(from)) {
-      answer.status = ListRecords(context_, *segment, answer.bytes);
-      answer.path = segment->file->path();
-      answer.numbers[0] = static_cast<double>(segment->number + 1);
-    }
+void DiskStore::Remove(int64_t id, std::vector<std::string> names) {
+  auto kept = std::make_shared<std::vector<std::string>>(std::move(names));
+  queue_.AddWrite([this, id, kept](AlignedBuffer&) {
+    Answer answer = {id, {}, {}, {}, {}};
+    answer.numbers = {writer_.Remove(*kept, answer.bytes) ? 1.0 : 0.0};
     deliver_(std::move(answer));
   });
 }
 
 void DiskStore::Sync(int64_t id) {
   queue_.AddWrite([this, id](AlignedBuffer&) {
-    const bool is_recorded = writer_.RecordRemovals() == Outcome::kDone;
-    const bool is_synced = log_.SyncAll() == Outcome::kDone;
     Answer answer = {id, {}, context_.folder, {}, {}};
-    if (!is_recorded || !is_synced) answer.status = Fail(Code::kStoreFailed, "sync");
+    if (!SyncAll()) answer.status = Fail(Code::kStoreFailed, "sync");
     deliver_(std::move(answer));
-  });
-}
-
-void DiskStore::Collect(int64_t id) {
-  queue_.AddWrite([this, id](AlignedBuffer& scratch) {
-    const Collected collected = collector_.Collect(scratch);
-    deliver_({id,
-              {},
-              {},
-              {static_cast<double>(collected.dropped_segments), static_cast<double>(collected.freed_bytes),
-               static_cast<double>(collected.copied_bytes)},
-              {}});
   });
 }
 
 void DiskStore::Close(int64_t id) {
   queue_.AddWrite([this, id](AlignedBuffer&) {
     timer_.Stop();
-    (void)writer_.RecordRemovals();
-    log_.Finish();
-    if (context_.options.durability != Durability::kNone) (void)log_.SyncAll();
-    opener_.reset();
+    if (context_.options.durability != Durability::kNone) {
+      std::vector<std::string> lost;
+      (void)writer_.SyncAll(lost);
+    }
+    (void)open_blocks_.Clear();
+    folder_.reset();
     deliver_({id, {}, {}, {}, {}});
   });
 }
 
-bool DiskStore::Has(const Key& key) { return context_.index.Has(key); }
-
 StoreStats DiskStore::Stats() {
   const ReadTraffic& reads = context_.calls.reads();
-  return {context_.index.Totals(), context_.Last(),      reads.calls, reads.bytes,
-          context_.can_direct,     context_.can_allocate};
+  return {context_.Last(), reads.calls, reads.bytes, open_blocks_.count(), context_.can_direct};
 }
 
 }  // namespace vkv::store

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -20,6 +19,28 @@ constexpr int kFolderMode = 0700;
 constexpr uint64_t kBlock = 4096;
 
 int ResultOf(int64_t returned) { return returned < 0 ? errno : 0; }
+
+void FlipBit(std::span<const iovec> parts, uint64_t bit) {
+  for (const iovec& part : parts) {
+    if (bit < part.iov_len * 8) {
+      static_cast<uint8_t*>(part.iov_base)[bit / 8] ^= static_cast<uint8_t>(1u << (bit % 8));
+      return;
+    }
+    bit -= part.iov_len * 8;
+  }
+}
+
+// Leaves the first `bytes` of the parts, and one part at least.
+void Shorten(std::vector<iovec>& parts, uint64_t bytes) {
+  for (size_t k = 0; k < parts.size(); ++k) {
+    if (parts[k].iov_len >= bytes) {
+      parts[k].iov_len = bytes;
+      parts.resize(k + 1);
+      return;
+    }
+    bytes -= parts[k].iov_len;
+  }
+}
 
 }  // namespace
 
@@ -39,73 +60,58 @@ int FileCalls::Open(const std::string& path, int flags, int& file) const {
 
 void FileCalls::Close(int file) const { close(file); }
 
-int FileCalls::Read(int file, void* into, size_t bytes, uint64_t offset, size_t& moved) const {
+int FileCalls::Read(int file, std::span<const iovec> parts, uint64_t offset, size_t& moved) const {
   moved = 0;
   const FileFaults::Verdict verdict = Before(FileCall::kRead);
   if (verdict.error != 0) return verdict.error;
-  const ssize_t returned = pread(file, into, bytes, static_cast<off_t>(offset));
+  const ssize_t returned = preadv(file, parts.data(), static_cast<int>(parts.size()), static_cast<off_t>(offset));
   if (returned < 0) return errno;
   moved = static_cast<size_t>(returned);
   if (verdict.most_bytes >= 0) moved = std::min(moved, static_cast<size_t>(verdict.most_bytes));
-  if (verdict.flipped_bit >= 0 && moved > 0) {
-    const uint64_t bit = static_cast<uint64_t>(verdict.flipped_bit) % (moved * 8);
-    static_cast<uint8_t*>(into)[bit / 8] ^= static_cast<uint8_t>(1u << (bit % 8));
-  }
-  CountRead(moved);
+  if (verdict.flipped_bit >= 0 && moved > 0) FlipBit(parts, static_cast<uint64_t>(verdict.flipped_bit) % (moved * 8));
+  ++reads_->calls;
+  reads_->bytes += moved;
   return 0;
 }
 
-int FileCalls::ReadScattered(int file, const iovec* parts, size_t count, uint64_t offset, size_t& moved) const {
-  moved = 0;
-  const FileFaults::Verdict verdict = Before(FileCall::kRead);
-  if (verdict.error != 0) return verdict.error;
-  const ssize_t returned = preadv(file, parts, static_cast<int>(count), static_cast<off_t>(offset));
-  if (returned < 0) return errno;
-  moved = static_cast<size_t>(returned);
-  if (verdict.most_bytes >= 0) moved = std::min(moved, static_cast<size_t>(verdict.most_bytes));
-  if (verdict.flipped_bit >= 0 && moved > 0) static_cast<uint8_t*>(parts[0].iov_base)[0] ^= 1;
-  CountRead(moved);
-  return 0;
-}
-
-int FileCalls::Write(int file, const void* from, size_t bytes, uint64_t offset, size_t& moved) const {
+int FileCalls::Write(int file, std::span<const iovec> parts, uint64_t offset, size_t& moved) const {
   moved = 0;
   const FileFaults::Verdict verdict = Before(FileCall::kWrite);
   if (verdict.error != 0) return verdict.error;
   // Whole blocks reach the file, as O_DIRECT wants it; the rest of the last counts as not written.
-  const auto most = static_cast<uint64_t>(verdict.most_bytes);
-  if (verdict.most_bytes >= 0) bytes = std::min<size_t>(bytes, (most + kBlock - 1) / kBlock * kBlock);
-  const ssize_t returned = pwrite(file, from, bytes, static_cast<off_t>(offset));
+  std::vector<iovec> most(parts.begin(), parts.end());
+  if (verdict.most_bytes >= 0)
+    Shorten(most, (static_cast<uint64_t>(verdict.most_bytes) + kBlock - 1) / kBlock * kBlock);
+  const ssize_t returned = pwritev(file, most.data(), static_cast<int>(most.size()), static_cast<off_t>(offset));
   if (returned < 0) return errno;
   moved = static_cast<size_t>(returned);
-  if (verdict.most_bytes >= 0) moved = std::min<size_t>(moved, most);
+  if (verdict.most_bytes >= 0) moved = std::min(moved, static_cast<size_t>(verdict.most_bytes));
   if (faults_) [[unlikely]] {
-    const auto* data = static_cast<const uint8_t*>(from);
-    faults_->Note({FileCall::kWrite, faults_->PathOf(file), {}, offset, {data, data + moved}});
+    FileChange change = {FileCall::kWrite, faults_->PathOf(file), {}, offset, {}};
+    for (const iovec& part : most) {
+      const auto* data = static_cast<const uint8_t*>(part.iov_base);
+      const size_t bytes = std::min(part.iov_len, moved - change.bytes.size());
+      change.bytes.insert(change.bytes.end(), data, data + bytes);
+    }
+    faults_->Note(std::move(change));
   }
   return 0;
 }
 
-int FileCalls::Allocate(int file, uint64_t bytes) const {
-  if (const int error = Before(FileCall::kAllocate).error) return error;
-  const int error = ResultOf(fallocate(file, 0, 0, static_cast<off_t>(bytes)));
-  if (error == 0 && faults_) [[unlikely]]
-    Note(FileCall::kAllocate, faults_->PathOf(file), bytes);
-  return error;
-}
-
-int FileCalls::Truncate(int file, uint64_t bytes) const {
-  if (const int error = Before(FileCall::kTruncate).error) return error;
-  const int error = ResultOf(ftruncate(file, static_cast<off_t>(bytes)));
-  if (error == 0 && faults_) [[unlikely]]
-    Note(FileCall::kTruncate, faults_->PathOf(file), bytes);
-  return error;
-}
-
-int FileCalls::Size(int file, uint64_t& bytes) const {
+int FileCalls::Size(int file, uint64_t& bytes, double* modified_ms) const {
   if (const int error = Before(FileCall::kSize).error) return error;
   struct stat found = {};
   if (fstat(file, &found) != 0) return errno;
+  bytes = static_cast<uint64_t>(found.st_size);
+  if (modified_ms != nullptr)
+    *modified_ms = static_cast<double>(found.st_mtim.tv_sec) * 1e3 + static_cast<double>(found.st_mtim.tv_nsec) / 1e6;
+  return 0;
+}
+
+int FileCalls::SizeOf(const std::string& path, uint64_t& bytes) const {
+  if (const int error = Before(FileCall::kSize).error) return error;
+  struct stat found = {};
+  if (stat(path.c_str(), &found) != 0) return errno;
   bytes = static_cast<uint64_t>(found.st_size);
   return 0;
 }
@@ -154,12 +160,6 @@ int FileCalls::MakeFolder(const std::string& path) const {
 int FileCalls::Lock(int file) const {
   if (const int error = Before(FileCall::kLock).error) return error;
   return ResultOf(flock(file, LOCK_EX | LOCK_NB));
-}
-
-int FileCalls::Random(void* into, size_t bytes) const {
-  if (const int error = Before(FileCall::kRandom).error) return error;
-  const ssize_t got = getrandom(into, bytes, 0);
-  return got < 0 ? errno : static_cast<size_t>(got) == bytes ? 0 : EIO;
 }
 
 int FileCalls::ReadFolder(const std::string& path, std::vector<std::string>& names) const {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,15 +31,13 @@ class FileCalls {
 
   int Open(const std::string& path, int flags, int& file) const;
   void Close(int file) const;
-  // At most `bytes` bytes; `moved` says how many: 0 of a read is the end of the file.
-  int Read(int file, void* into, size_t bytes, uint64_t offset, size_t& moved) const;
-  // The same into several places; counts as a read.
-  int ReadScattered(int file, const iovec* parts, size_t count, uint64_t offset, size_t& moved) const;
-  int Write(int file, const void* from, size_t bytes, uint64_t offset, size_t& moved) const;
-  // The file has this size and room on disk for it.
-  int Allocate(int file, uint64_t bytes) const;
-  int Truncate(int file, uint64_t bytes) const;
-  int Size(int file, uint64_t& bytes) const;
+  // At most all of the parts; `moved` says how many bytes: 0 of a read is the end of the file.
+  int Read(int file, std::span<const iovec> parts, uint64_t offset, size_t& moved) const;
+  int Write(int file, std::span<const iovec> parts, uint64_t offset, size_t& moved) const;
+  // `modified_ms`: when it was written last, since 1970.
+  int Size(int file, uint64_t& bytes, double* modified_ms = nullptr) const;
+  // Of a file or folder.
+  int SizeOf(const std::string& path, uint64_t& bytes) const;
   // fdatasync of a file; fsync of a folder.
   int Sync(int file) const;
   int SyncFolder(const std::string& path) const;
@@ -48,8 +47,6 @@ class FileCalls {
   int MakeFolder(const std::string& path) const;
   // Without waiting: EWOULDBLOCK where another open file has it.
   int Lock(int file) const;
-  // Random bytes, at most 256. Any error, where the system has none.
-  int Random(void* into, size_t bytes) const;
   // Names in a folder but `.` and `..`, sorted.
   int ReadFolder(const std::string& path, std::vector<std::string>& names) const;
 
@@ -66,11 +63,6 @@ class FileCalls {
     return {};
   }
   void Note(FileCall kind, const std::string& path, uint64_t offset = 0, const std::string& other = {}) const;
-
-  void CountRead(size_t bytes) const {
-    ++reads_->calls;
-    reads_->bytes += bytes;
-  }
 
   std::shared_ptr<FileFaults> faults_;
   std::shared_ptr<ReadTraffic> reads_;

@@ -6,9 +6,8 @@
 namespace vkv::store {
 namespace {
 
-constexpr const char* kNames[kFileCallKinds] = {"open", "read",       "write",  "allocate", "truncate",
-                                                "sync", "syncFolder", "rename", "unlink",   "makeFolder",
-                                                "lock", "readFolder", "size",   "random"};
+constexpr const char* kNames[kFileCallKinds] = {"open",   "read",       "write", "sync",       "syncFolder", "rename",
+                                                "unlink", "makeFolder", "lock",  "readFolder", "size"};
 
 [[noreturn]] void KillProcess() {
   kill(getpid(), SIGKILL);

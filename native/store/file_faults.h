@@ -19,8 +19,6 @@ enum class FileCall : uint8_t {
   kOpen,
   kRead,
   kWrite,
-  kAllocate,
-  kTruncate,
   kSync,
   kSyncFolder,
   kRename,
@@ -29,9 +27,8 @@ enum class FileCall : uint8_t {
   kLock,
   kReadFolder,
   kSize,
-  kRandom,
 };
-inline constexpr size_t kFileCallKinds = 14;
+inline constexpr size_t kFileCallKinds = 11;
 
 // "open", "read" and so on; null beyond the last.
 const char* FileCallName(size_t kind);
@@ -55,9 +52,8 @@ struct FileFault {
 struct FileChange {
   FileCall kind;
   std::string path;
-  std::string other;  // rename: the new name
-  uint64_t offset =
-      0;  // write: where; allocate, truncate: the size; sync: changes before this one of the journal are safe
+  std::string other;    // rename: the new name
+  uint64_t offset = 0;  // write: where; sync: changes before this one of the journal are safe
   std::vector<uint8_t> bytes;
 };
 

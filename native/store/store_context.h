@@ -1,5 +1,5 @@
-// StoreContext: what all parts of an open store share: its options, its files' calls and what is counted. Owned by
-// DiskStore.
+// StoreContext: what all parts of an open store share: its options, its folder, the calls it makes of the system and
+// what is counted. Owned by DiskStore.
 #ifndef VKV_STORE_STORE_CONTEXT_H_
 #define VKV_STORE_STORE_CONTEXT_H_
 
@@ -9,10 +9,8 @@
 #include <mutex>
 #include <string>
 
+#include "store/block_header.h"
 #include "store/file_calls.h"
-#include "store/header_cache.h"
-#include "store/store_format.h"
-#include "store/store_index.h"
 
 namespace vkv::store {
 
@@ -21,9 +19,7 @@ enum class Durability : uint8_t { kNone = 0, kInterval = 1, kSync = 2 };
 struct StoreOptions {
   std::string directory;
   Key name_space;
-  uint64_t limit_bytes = 0;
-  uint64_t segment_bytes = 0;
-  uint32_t chunk_bytes = kChunkBytes;  // of records that are put
+  uint32_t chunk_bytes = kMostChunkBytes;  // of blocks that are put
   uint32_t threads = 1;
   Durability durability = Durability::kInterval;
   bool wants_direct = true;
@@ -38,7 +34,7 @@ struct LastError {
 
 struct StoreCounters {
   std::atomic<uint64_t> puts{0}, put_bytes{0}, gets{0}, get_bytes{0}, corrupt_reads{0}, failed_reads{0},
-      failed_writes{0}, failed_syncs{0}, syncs{0}, unsynced_bytes{0}, foreign_files{0};
+      failed_writes{0}, failed_syncs{0}, syncs{0}, foreign_files{0}, damaged_files{0};
 };
 
 struct StoreContext {
@@ -57,19 +53,31 @@ struct StoreContext {
     return last_error;
   }
 
+  // Opens a file with O_DIRECT where the options want it and the file system can. Returns an errno.
+  int Open(const std::string& path, int flags, std::unique_ptr<BlockFile>& file) {
+    bool direct = can_direct;
+    const int error = BlockFile::Open(calls, path, flags, direct, file);
+    if (error == 0 && !direct) can_direct = false;
+    return error;
+  }
+
+  // Names are those of docs/store-format.md: a block's key in hexadecimal digits, and an ending.
+  std::string PathOf(const std::string& name) const { return folder + "/" + name; }
+
   const StoreOptions options;
   const FileCalls calls;
-  std::string folder;  // of the namespace; set by Open
-  StoreIndex index;
-  HeaderCache headers;
+  std::string folder;  // of the namespace; set when the store is opened
   StoreCounters counters;
   std::atomic<bool> can_direct;  // false once the file system refused O_DIRECT
-  std::atomic<bool> can_allocate{true};
 
  private:
   std::mutex error_mutex;
   LastError last_error;
 };
+
+// Of a block's file, and of the one that is to take its place.
+inline std::string BlockName(const Key& key) { return key.Hex() + ".block"; }
+inline std::string NewBlockName(const Key& key) { return key.Hex() + ".new"; }
 
 }  // namespace vkv::store
 

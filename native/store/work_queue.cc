@@ -3,7 +3,6 @@
 #include <errno.h>
 
 #include "host/system_calls.h"
-#include "store/read_plan.h"
 
 namespace vkv::store {
 
@@ -28,8 +27,6 @@ Status WorkQueue::Start(uint32_t threads) {
 
 void WorkQueue::AddRead(Work work) { Add(reads_, std::move(work)); }
 
-void WorkQueue::AddPart(Work work) { Add(parts_, std::move(work)); }
-
 void WorkQueue::AddWrite(Work work) { Add(writes_, std::move(work)); }
 
 void WorkQueue::Add(std::deque<Work>& queue, Work work) {
@@ -42,7 +39,6 @@ void WorkQueue::Add(std::deque<Work>& queue, Work work) {
 
 std::deque<WorkQueue::Work>& WorkQueue::NextFor(const Worker& worker) {
   if (worker.writes_first && !writes_.empty()) return writes_;
-  if (!parts_.empty()) return parts_;
   return reads_.empty() ? writes_ : reads_;
 }
 
@@ -51,7 +47,7 @@ void WorkQueue::Run(Worker& worker) {
     Work work;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return is_stopping_ || !parts_.empty() || !reads_.empty() || !writes_.empty(); });
+      wake_.wait(lock, [this] { return is_stopping_ || !reads_.empty() || !writes_.empty(); });
       if (is_stopping_) return;
       std::deque<Work>& from = NextFor(worker);
       work = std::move(from.front());

@@ -1,6 +1,5 @@
 // WorkQueue: the threads of a store, and what they are to do. Reads go before writes on all threads but one, so that
-// neither starves the other; a read that has begun is finished before the next one begins, so that records arrive one
-// after the other and not all at the end. Each thread has a scratch buffer. Threads: any may add work.
+// neither starves the other. Each thread has a scratch buffer. Threads: any may add work.
 #ifndef VKV_STORE_WORK_QUEUE_H_
 #define VKV_STORE_WORK_QUEUE_H_
 
@@ -17,6 +16,9 @@
 
 namespace vkv::store {
 
+// Of a thread's scratch buffer.
+inline constexpr uint64_t kScratchBytes = 1 << 20;
+
 class WorkQueue {
  public:
   using Work = std::function<void(AlignedBuffer& scratch)>;
@@ -29,8 +31,6 @@ class WorkQueue {
   // kDriverCallFailed with errno when the system refuses a thread or memory; then none runs.
   Status Start(uint32_t threads);
   void AddRead(Work work);
-  // A part of a read that has begun.
-  void AddPart(Work work);
   void AddWrite(Work work);
   // Ends what is being done, drops the rest, and joins. Idempotent.
   void Stop();
@@ -54,7 +54,6 @@ class WorkQueue {
 
   std::mutex mutex_;  // guards all below
   std::condition_variable wake_;
-  std::deque<Work> parts_;
   std::deque<Work> reads_;
   std::deque<Work> writes_;
   bool is_stopping_ = false;

@@ -35,9 +35,11 @@ const diskStore: Open = async (directory) => {
   const targets = Array.from({ length: 2 * inFlight }, () => Buffer.alloc(valueBytes));
   let next = 0;
   return {
-    put: async (key, source) => store.put({ key, tokens: new Int32Array(16), stripes: [{ id: 0, source }] }),
-    get: async (key) => store.get(key, [{ stripe: 0, target: targets[next++ % targets.length]! }]),
-    remove: async (key) => store.remove([key]),
+    put: async (key, source) => store.put({
+      key: key.toString('hex'), parent: '0'.repeat(64), position: 0, tokens: new Int32Array(16), notes: new Uint8Array(0), sums: new Uint32Array(1),
+    }, [source.length / 16], source),
+    get: async (key) => store.get(key.toString('hex'), targets[next++ % targets.length]!),
+    remove: async (key) => store.remove([key.toString('hex')]),
     close: async () => store.close(),
   };
 };

@@ -1,4 +1,4 @@
-// Reading a disk store, sums checked and bytes scattered into the caller's memory, against a bare loop of parallel preads of the same files,
+// Reading whole blocks of a disk store into the caller's memory, against a bare loop of parallel preads of the same files,
 // in turns within one run: around the page cache, and out of it. The store is used by a process of its own, because benchmarks do not wait.
 
 import { spawnSync } from 'node:child_process';
@@ -6,14 +6,14 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
-import { native } from '#internal/device/native.js';
 import { DiskStore } from '#internal/store/disk-store.js';
+import { HostMemory, pagePieces } from '#internal/tiers/host-memory.js';
 import { BareLoop } from './bare-loop.js';
 import { format, median, type BenchResult } from './measure.js';
 
 const MiB = 2 ** 20;
 const threads = 4;
-const records = 48;
+const blocks = 48;
 const stripes = 32;
 const stripeBytes = MiB / 8;
 /** That reads fill again and again, here and in the bare loop. */
@@ -28,38 +28,36 @@ export function store(): BenchResult[] {
   return JSON.parse(stdout) as BenchResult[];
 }
 
-const keyOf = (number: number): Uint8Array => new Uint8Array(32).fill(number + 1);
+const keyOf = (number: number): string => Buffer.alloc(32, number + 1).toString('hex');
 
 async function measure(direct: boolean, directory: string): Promise<BenchResult> {
   const opened = await DiskStore.open({
-    directory: path.join(directory, String(direct)), bytes: 1_024 * MiB, segmentBytes: 64 * MiB, namespace: Buffer.from('bench'), threads, direct,
+    directory: path.join(directory, String(direct)), bytes: 1_024 * MiB, namespace: Buffer.from('bench'), threads, direct,
   });
-  const source = Uint8Array.from({ length: stripeBytes }, (_, at) => at * 31 + (at >>> 8));
-  for (let number = 0; number < records; number += 1) {
-    await opened.put({ key: keyOf(number), tokens: new Int32Array(128), stripes: Array.from({ length: stripes }, (_, id) => ({ id, source })) });
+  const source = Uint8Array.from({ length: stripes * stripeBytes }, (_, at) => at * 31 + (at >>> 8));
+  const rowBytes = Array.from({ length: stripes }, () => stripeBytes / 128);
+  for (let number = 0; number < blocks; number += 1) {
+    await opened.put({
+      key: keyOf(number), parent: keyOf(0), position: 0, tokens: new Int32Array(128), notes: new Uint8Array(0), sums: new Uint32Array(stripes),
+    }, rowBytes, source);
   }
-  await opened.sync();
   const folder = path.join(directory, String(direct), readdirSync(path.join(directory, String(direct)))[0]!);
-  const files = readdirSync(folder).filter((name) => name.startsWith('seg-')).map((name) => path.join(folder, name));
+  const files = readdirSync(folder).filter((name) => name.endsWith('.block')).map((name) => path.join(folder, name));
   const loop = new BareLoop('pread-loop', directory, [String(threads), String(MiB), direct ? '1' : '0', String(memoryBytes), ...files]);
   // Huge pages, as tiers read into and the bare loop does.
-  const driver = native().openHostDriver({ memoryBytes: 2 ** 30, populate: true, hugePages: true, mappingLimit: 0 });
-  const memory = new (native().NativeMemory)(driver, memoryBytes);
-  const base = memory.address();
+  const memory = new HostMemory(memoryBytes, source.length, pagePieces);
+  const payloads = Array.from({ length: inFlight }, () => memory.take(source.length)!.fill(1));
   const ratios: number[] = [];
   const rates: number[] = [];
   for (let turn = 0; turn < turns; turn += 1) {
     const startNs = process.hrtime.bigint();
     const one = async (from: number): Promise<void> => {
-      for (let number = from; number < records; number += inFlight) {
-        const reads = Array.from({ length: stripes }, (_, id) => ({
-          stripe: id, target: { address: base + BigInt((from * stripes + id) * stripeBytes), bytes: stripeBytes },
-        }));
-        if (!(await opened.get(keyOf(number), reads)).isHit) throw new Error('a record was not read');
+      for (let number = from; number < blocks; number += inFlight) {
+        if (!(await opened.get(keyOf(number), payloads[from]!)).isFound) throw new Error('a block was not read');
       }
     };
     await Promise.all(Array.from({ length: inFlight }, (_, from) => one(from)));
-    const rate = (records * stripes * stripeBytes) / Number(process.hrtime.bigint() - startNs);
+    const rate = (blocks * stripes * stripeBytes) / Number(process.hrtime.bigint() - startNs);
     const bare = await loop.run();
     rates.push(rate);
     ratios.push(rate / (bare.bytes / bare.clockNs));
@@ -67,7 +65,6 @@ async function measure(direct: boolean, directory: string): Promise<BenchResult>
   loop.close();
   const stats = opened.stats();
   await opened.close();
-  memory.close();
   const ratio = median(ratios);
   return {
     name: `disk store, reads ${direct ? `around the page cache (O_DIRECT ${stats.direct})` : 'out of the page cache'}`,

@@ -112,9 +112,9 @@ async function promotion(tier: Tier, open: () => readonly BareLoop[]): Promise<M
   };
 }
 
-/** Of a store's segments, in `readBytes` pieces. */
+/** Of a store's blocks, in `readBytes` pieces. */
 function readLoop(folder: string, directory: string, direct: boolean, memoryBytes: number): BareLoop {
-  const files = readdirSync(directory, { recursive: true, encoding: 'utf8' }).filter((name) => path.basename(name).startsWith('seg-'));
+  const files = readdirSync(directory, { recursive: true, encoding: 'utf8' }).filter((name) => name.endsWith('.block'));
   const given = [String(diskThreads), String(readBytes), direct ? '1' : '0', String(memoryBytes), ...files.map((name) => path.join(directory, name))];
   return new BareLoop('pread-loop', folder, given);
 }

@@ -28,7 +28,7 @@ export const tierRows: Readonly<Record<string, Rows>> = {
             if (!kv.isKvError(error, 'KV_STORE_UNAVAILABLE')) throw error; // there is no such folder
           }
         },
-        meant: [{ directory: '/dev/null/store', bytes: 2 ** 24, namespace: new Uint8Array(3), durability: 'none', segmentBytes: 65_536, chunkBytes: 8_192, queueBytes: 1, threads: 1, direct: false }],
+        meant: [{ directory: '/dev/null/store', bytes: 2 ** 24, namespace: new Uint8Array(3), durability: 'none', chunkBytes: 8_192, queueBytes: 1, threads: 1, direct: false }],
       };
     },
     add: () => {
@@ -37,7 +37,7 @@ export const tierRows: Readonly<Record<string, Rows>> = {
     },
     killAt: () => {
       const faults = new StoreFaults();
-      return { run: faults.killAt.bind(faults), meant: ['sealed', 1] };
+      return { run: faults.killAt.bind(faults), meant: ['file-made', 1] };
     },
   },
   CacheTiers: {

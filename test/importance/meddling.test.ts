@@ -165,16 +165,18 @@ slow('a disk that is damaged again and again')(`bytes of a disk that change in t
   const { world, text } = await worldOf(t, diskTier({ directory, bytes: 2 ** 26, admit: 'all', durability: 'none', chunkBytes: 4096 }));
   const { cache, cache: { prefixes } } = world;
   const folder = path.join(directory, readdirSync(directory).find((name) => name.startsWith('kvs-'))!);
-  const segmentOf = (): string => path.join(folder, readdirSync(folder).filter((name) => name.startsWith('seg-')).sort().at(-1)!);
+  const fileOf = (): string => {
+    const names = readdirSync(folder).filter((name) => name.endsWith('.block'));
+    return path.join(folder, names[random.integer(names.length)]!);
+  };
   const chosen = Int32Array.from({ length: 16 }, (_, token) => 2 * token);
   const expected = world.plain.logits(text, { from: 0, to: 80, choose: () => new Set(chosen) }).at(-1)!;
   let found = 0;
   for (let round = 0; round < 40; round += 1) {
-    const file = segmentOf();
+    const file = fileOf();
     const whole = readFileSync(file);
-    const written = whole.findLastIndex((byte) => byte !== 0) + 1;
     const spoilt = Buffer.from(whole);
-    for (let bytes = 0; bytes < 10; bytes += 1) spoilt[written - 1 - random.integer(150_000)]! ^= 1 << random.integer(8);
+    for (let bytes = 0; bytes < 10; bytes += 1) spoilt[spoilt.length - 1 - random.integer(spoilt.length - 4_096)]! ^= 1 << random.integer(8);
     const selector: TokenSelector = { name: 'spoiling', looksAt: (['nothing', 'probe-keys', 'keys'] as const)[round % 3]!, select: ({ layer }) => {
       if (layer === round % sizes.layers) writeFileSync(file, spoilt);
       return chosen;

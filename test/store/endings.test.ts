@@ -18,7 +18,6 @@ for (const [scenario, title, errors] of [
   ['exit while opening', 'a process that exits while a store is opened ends', /^$/],
   ['closing', 'a process that does not wait for a close ends after it', /^$/],
   ['workers', 'workers that are terminated in the middle of reads and writes end', /^$/],
-  ['collecting', 'a worker that is terminated in the middle of a collection of garbage does not wait for all of it', /^$/],
   ['collected', 'a store that is collected gives its directory free, and warns once', /^[^\n]*KV_NOT_CLOSED[^\n]*A DiskStore was garbage-collected[^\n]*\n[^\n]*\n$/],
 ] as const) {
   test(title, (t) => inFolder(async (directory) => {

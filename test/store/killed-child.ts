@@ -1,7 +1,8 @@
-// A process that uses a store until it is killed: `node killed-child.js DIRECTORY SEED DURABILITY POINT|call|none NTH`. Before and after
-// each operation it writes a line to the file `expected` beside the store, which the kernel keeps: `+12 3` a put of version 3 of record 12
-// begins, `=12 3` it was acknowledged; `-12`, `_12` for a removal; and a dot to standard output. It ends by itself, with code 3, when it
-// was never killed, and leaves the points that it passed in the file `points`.
+// A process that uses a store until it is killed: `node killed-child.js DIRECTORY SEED DURABILITY POINT|call|none NTH`.
+// Before and after each operation it writes a line to the file `expected` beside the store, which the kernel keeps:
+// `+12 3` a put of version 3 of block 12 begins, `=12 3` it was acknowledged; `-12`, `_12` for a removal; and a dot to
+// standard output. It ends by itself, with code 3, when it was never killed, and leaves the points that it passed in
+// the file `points`.
 
 import { openSync, writeFileSync, writeSync } from 'node:fs';
 import * as path from 'node:path';
@@ -9,7 +10,7 @@ import * as path from 'node:path';
 import { Random } from '#internal/base/random.js';
 import type { Durability } from '#internal/store/disk-store-options.js';
 import { StoreFaults } from '#internal/store/store-faults.js';
-import { keyOf, options, orderOf, recordOf } from './store-world.js';
+import { keyOf, options, orderOf, put } from './store-world.js';
 
 const [directory, seed, durability, point, nth] = process.argv.slice(2) as [string, string, Durability, string, string];
 const random = new Random(Number(seed));
@@ -22,7 +23,7 @@ function note(line: string): void {
 const faults = new StoreFaults();
 
 export const killedSizes = [30_000, 304];
-const records = 24;
+const blocks = 24;
 
 async function run(): Promise<void> {
   if (point === 'call') faults.add({ nth: Number(nth), kills: true });
@@ -31,7 +32,7 @@ async function run(): Promise<void> {
   const busy = new Set<number>();
   let version = Number(seed) * 1_000 % 60_000;
   const one = async (): Promise<void> => {
-    const number = random.integer(records);
+    const number = random.integer(blocks);
     if (busy.has(number)) return;
     busy.add(number);
     if (store.has(keyOf(number)) && orders.chance(0.4)) {
@@ -42,14 +43,13 @@ async function run(): Promise<void> {
     } else {
       const mine = version += 1;
       note(`+${number} ${mine}`);
-      const { stored } = await store.put(recordOf(number, mine, killedSizes));
+      const { stored } = await put(store, number, mine, killedSizes);
       if (stored) note(`=${number} ${mine}`);
     }
     busy.delete(number);
   };
   for (let turn = 0; turn < 75; turn += 1) {
     await Promise.all([one(), one(), one()]);
-    if (turn % 12 === 11) await store.gc();
     if (turn % 25 === 24) await store.sync();
   }
   await store.close();

@@ -1,6 +1,6 @@
-// Processes that are killed in the middle of their work: at named points, at system calls that chance names, and by another process at
-// any moment. Whatever was acknowledged is there, in every durability: what a killed process wrote is the kernel's.
-// Alone in its process: it kills others that it waits for.
+// Processes that are killed in the middle of their work: at named points, at system calls that chance names, and by
+// another process at any moment. Whatever was acknowledged is there, in every durability: what a killed process wrote
+// is the kernel's. Alone in its process: it kills others that it waits for.
 
 import { spawn } from 'node:child_process';
 import { appendFileSync, existsSync, readFileSync } from 'node:fs';
@@ -18,11 +18,8 @@ const sizes = [30_000, 304];
 
 /** Named points, and at which passing. */
 const points: readonly (readonly [string, number])[] = [
-  ['identity-written', 1], ['identity-renamed', 1], ['segment-made', 1], ['segment-header-written', 2], ['segment-header-synced', 2],
-  ['segment-folder-synced', 1], ['record-begun', 9], ['payload-part-written', 5], ['record-written', 7], ['record-synced', 8],
-  ['removals-written', 6], ['removals-synced', 5], ['footer-written', 1], ['trailer-written', 2], ['segment-cut', 1], ['footer-synced', 2],
-  ['copies-written', 1], ['copies-synced', 1], ['segments-deleted', 1], ['deletions-synced', 1], ['reordered-written', 3],
-  ['reordered-synced', 4], ['copy-payloads-written', 1], ['payload-synced', 3],
+  ['identity-written', 1], ['identity-renamed', 1], ['file-made', 9], ['file-written', 7], ['file-synced', 8], ['file-renamed', 5], ['file-renamed', 12],
+  ['folder-synced', 6], ['reordering', 3], ['reordered', 4], ['files-deleted', 6], ['deletions-synced', 5],
 ];
 
 /** Runs a process to its end; `mostSteps`: kills it once it has told of so many. */
@@ -38,7 +35,7 @@ function killed(parameters: readonly string[], mostSteps = Infinity): Promise<{ 
   });
 }
 
-/** By record: the versions that it may have now, undefined for none. */
+/** By block: the versions that it may have now, undefined for none. */
 function expected(directory: string): Map<number, (number | undefined)[]> {
   const allowed = new Map<number, (number | undefined)[]>();
   const file = path.join(directory, 'expected');
@@ -51,14 +48,14 @@ function expected(directory: string): Map<number, (number | undefined)[]> {
   return allowed;
 }
 
-/** Fails unless every record is as the process was told; what is found now is what the next process must find. */
+/** Fails unless every block is as the process was told; what is found now is what the next process must find. */
 async function judge(t: ExecutionContext, directory: string, what: string): Promise<void> {
   let seen = '';
   await withStore(options(path.join(directory, 'store')), async (store) => {
     assertAccounts(t, store, path.join(directory, 'store'));
     for (const [number, allowed] of expected(directory)) {
       const found = await versionOf(t, store, number, allowed.filter((version) => version !== undefined), sizes);
-      t.true(allowed.includes(found), `${what}: record ${number} is ${found ?? 'absent'}, not ${allowed.map((one) => one ?? 'absent').join(' or ')}`);
+      t.true(allowed.includes(found), `${what}: block ${number} is ${found ?? 'absent'}, not ${allowed.map((one) => one ?? 'absent').join(' or ')}`);
       seen += found === undefined ? `_${number}\n` : `=${number} ${found}\n`;
     }
     t.is((await store.verify()).corrupt.length, 0, what);
@@ -74,7 +71,7 @@ test('a process that is not killed passes the named points, all of them', (t) =>
 }));
 
 for (const durability of ['sync', 'interval'] as const) {
-  const mine = durability === 'sync' ? points : points.filter(([point]) => /^(removals-w|record-w|reordered-|copies-w|copy-p|payload-s|footer-w)/.test(point));
+  const mine = durability === 'sync' ? points : points.filter(([point]) => /^(file-m|file-w|file-r|reorder|files-d)/.test(point));
   test(`a process killed at any of ${mine.length} points loses nothing that it acknowledged, with durability ${durability}`, async (t) => {
     for (const [index, [point, nth]] of mine.entries()) {
       if (scale < 1 && index % 4 !== 0) continue;

@@ -1,12 +1,12 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
 
 import test from 'ava';
 
 import { DiskStore } from '#internal/store/disk-store.js';
 import { StoreFaults } from '#internal/store/store-faults.js';
-import { assertExact, folderOf, inFolder, keyOf, MiB, options, recordOf, scale, segmentsOf, withStore } from './store-world.js';
+import { assertExact, fileOf, folderOf, found, inFolder, keyOf, MiB, options, payloadOf, put, scale, withStore } from './store-world.js';
 
 const world = JSON.stringify(require.resolve('./store-world.js'));
 
@@ -25,14 +25,14 @@ test('a file in place of the directory, missing rights and a full disk are typed
   }
 }));
 
-test('a folder of something else, a damaged identity and a later version are refused, their files untouched', (t) => inFolder(async (directory) => {
-  await withStore(options(directory), (store) => store.put(recordOf(1)));
+test('a folder of something else, a damaged identity and another version are refused, their files untouched', (t) => inFolder(async (directory) => {
+  await withStore(options(directory), (store) => put(store, 1));
   const identity = `${folderOf(directory)}/identity`;
   const good = readFileSync(identity);
-  const refused = async (code: string, bytes: Buffer): Promise<void> => {
+  const refused = async (code: string, bytes: Buffer, message = /./): Promise<void> => {
     writeFileSync(identity, bytes);
     const before = readdirSync(folderOf(directory)).map((name) => readFileSync(`${folderOf(directory)}/${name}`));
-    await t.throwsAsync(DiskStore.open(options(directory)), { code });
+    await t.throwsAsync(DiskStore.open(options(directory)), { code, message });
     t.deepEqual(readdirSync(folderOf(directory)).map((name) => readFileSync(`${folderOf(directory)}/${name}`)), before);
   };
   await refused('KV_STORE_FOREIGN', Buffer.from('something else'));
@@ -42,9 +42,11 @@ test('a folder of something else, a damaged identity and a later version are ref
     await refused('KV_STORE_FOREIGN', damaged);
   }
   const later = Buffer.from(good);
-  later.writeUInt16LE(2, 4);
-  later.writeUInt32LE(crc32c(Buffer.concat([later.subarray(0, 252), later.subarray(256)])), 252);
-  await refused('KV_STORE_VERSION', later);
+  for (const version of [1, 3]) {
+    later.writeUInt16LE(version, 4);
+    later.writeUInt32LE(crc32c(Buffer.concat([later.subarray(0, 252), later.subarray(256)])), 252);
+    await refused('KV_STORE_VERSION', later, version === 1 ? /earlier version.*delete the folder/ : /later version.*update the package/);
+  }
   writeFileSync(identity, good);
   await withStore(options(directory), (store) => assertExact(t, store, 1));
   mkdirSync(`${directory}/other/${folderOf(directory).split('/').at(-1)!}`, { recursive: true });
@@ -54,21 +56,32 @@ test('a folder of something else, a damaged identity and a later version are ref
 }));
 
 test('files of others in a store are left alone and counted', (t) => inFolder(async (directory) => {
-  await withStore(options(directory), (store) => store.put(recordOf(1)));
-  writeFileSync(`${folderOf(directory)}/notes.txt`, 'mine');
-  writeFileSync(segmentsOf(directory)[0]!.replace(/seg-../, 'seg-zz'), 'mine');
+  await withStore(options(directory), (store) => put(store, 1));
+  const others = ['notes.txt', `${keyOf(2)}.copy`, `${keyOf(2).slice(1)}.block`];
+  for (const name of others) writeFileSync(`${folderOf(directory)}/${name}`, 'mine');
   await withStore(options(directory), async (store) => {
-    t.is(store.stats().foreignFiles, 2);
+    t.is(store.stats().foreignFiles, 3);
     await assertExact(t, store, 1);
   });
-  t.is(readFileSync(`${folderOf(directory)}/notes.txt`, 'utf8'), 'mine');
+  for (const name of others) t.is(readFileSync(`${folderOf(directory)}/${name}`, 'utf8'), 'mine');
 }));
 
-test('records of another namespace are never seen, and both can be open', (t) => inFolder((directory) => withStore(options(directory), async (first) => {
-  await first.put(recordOf(1, 1));
+test('a block of a later format is refused with the store, and stays', (t) => inFolder(async (directory) => {
+  await withStore(options(directory), (store) => put(store, 1));
+  const header = readFileSync(fileOf(directory, 1));
+  header.writeUInt16LE(3, 4);
+  const used = header.readUInt32LE(12);
+  header.writeUInt32LE(crc32c(Buffer.concat([header.subarray(0, 252), header.subarray(256, used)])), 252);
+  writeFileSync(fileOf(directory, 1), header);
+  await t.throwsAsync(DiskStore.open(options(directory)), { code: 'KV_STORE_VERSION' });
+  t.deepEqual(readFileSync(fileOf(directory, 1)), header);
+}));
+
+test('blocks of another namespace are never seen, and both can be open', (t) => inFolder((directory) => withStore(options(directory), async (first) => {
+  await put(first, 1, 1);
   await withStore(options(directory, { namespace: Buffer.from('another model') }), async (second) => {
     t.false(second.has(keyOf(1)));
-    await second.put(recordOf(1, 2));
+    await put(second, 1, 2);
     await assertExact(t, second, 1, 2);
     await assertExact(t, first, 1, 1);
   });
@@ -81,7 +94,7 @@ test('one store at a time has a directory, until its process is killed', (t) => 
   const program = `
     const world = require(${world});
     world.withStore(world.options(process.argv[1]), async (store) => {
-      await store.put(world.recordOf(1));
+      await world.put(store, 1);
       console.log('open');
       await new Promise(() => setInterval(() => {}, 1e6));
     });`;
@@ -93,30 +106,34 @@ test('one store at a time has a directory, until its process is killed', (t) => 
   await withStore(options(directory), (store) => assertExact(t, store, 1));
 }));
 
-test('a store of thousands of records is opened by a few reads for each segment', (t) => inFolder(async (directory) => {
-  const count = scale > 1 ? 10_000 : 2_000;
-  const given = options(directory, { bytes: 512 * MiB, segmentBytes: 4 * MiB, durability: 'none', threads: 4 });
+test('a store of many blocks is opened by one read for each, and tells all of them', (t) => inFolder(async (directory) => {
+  const count = scale > 1 ? 10_000 : 300;
+  const given = options(directory, { bytes: 512 * MiB, durability: 'none', threads: 4 });
   await withStore(given, async (store) => {
     for (let number = 0; number < count; number += 100) {
-      const stored = await Promise.all(Array.from({ length: 100 }, (_, index) => store.put(recordOf(number + index))));
+      const stored = await Promise.all(Array.from({ length: 100 }, (_, index) => put(store, number + index)));
       t.true(stored.every((result) => result.stored));
     }
   });
   const faults = new StoreFaults();
   const startMs = performance.now();
   const opened = await faults.open(given);
-  t.log(`${count} records opened in ${Math.round(performance.now() - startMs)} ms`);
-  const { read } = faults.counts();
-  const { segments, records } = opened.stats();
+  t.log(`${count} blocks opened in ${Math.round(performance.now() - startMs)} ms`);
+  t.is(faults.counts().read, count + 2, 'a header each, and the identity before it is locked and after');
+  t.is(opened.stats().blocks, count);
   await opened.close();
-  t.is(records, count);
-  t.true(segments > 3 && read <= 3 * segments + 2, `${read} reads for ${segments} segments: first block, last block, footer; and the identity`);
-  await withStore(given, async (store) => {
-    const found = new Set<number>();
-    for await (const { position } of store.records()) found.add(position / 16);
-    t.is(found.size, count);
+  t.is((await found(given, async (store) => {
     for (let number = 0; number < count; number += 97) await assertExact(t, store, number);
+  })).size, count);
+}));
+
+test('a store tells its blocks in the order in which they were written', (t) => inFolder(async (directory) => {
+  const order = [3, 1, 4, 0, 2];
+  await withStore(options(directory), async (store) => {
+    for (const number of order) await put(store, number);
   });
+  for (const [at, number] of order.entries()) utimesSync(fileOf(directory, number), at, at);
+  t.deepEqual([...(await found(options(directory))).keys()], order);
 }));
 
 test('options that make no sense are refused, and say what would', async (t) => {
@@ -125,56 +142,35 @@ test('options that make no sense are refused, and say what would', async (t) => 
   };
   await wrong({ directory: '' }, /not empty/);
   await wrong({ directory: 'a\0b' }, /zero character/);
-  await wrong({ bytes: 128 * 1024 }, /`bytes`/);
-  await wrong({ segmentBytes: 5_000 }, /`segmentBytes`/);
-  await wrong({ segmentBytes: 2 * MiB }, /4 × `segmentBytes`/);
+  await wrong({ bytes: 60_000 }, /`bytes`/);
+  await wrong({ chunkBytes: 5_000 }, /power of two/);
   await wrong({ durability: 'synk' }, /Did you mean 'sync'/);
   await wrong({ threads: 0 }, /`threads`/);
   await wrong({ namespace: 'text' }, /`namespace`/);
   await wrong({ dir: 'x' }, /Unknown option `dir`/);
 });
 
-test('bad arguments are refused before anything happens', (t) => inFolder((directory) => withStore(options(directory), async (store) => {
-  const key = keyOf(1);
-  const invalid = { code: 'KV_INVALID_OPTION' };
-  const resizable = new (ArrayBuffer as unknown as new (bytes: number, options: object) => ArrayBuffer)(8, { maxByteLength: 16 });
-  const growable = new (SharedArrayBuffer as unknown as new (bytes: number, options: object) => SharedArrayBuffer)(8, { maxByteLength: 16 });
-  const record = recordOf(1);
-  for (const bad of [
-    { ...record, key: new Uint8Array(31) }, { ...record, key: new Float32Array(8) }, { ...record, tokens: [1, 2] }, { ...record, position: -1 },
-    { ...record, extra: new Uint8Array(2 ** 18 + 1) }, { ...record, stripes: [{ id: 1, source: key }, { id: 1, source: key }] },
-    { ...record, stripes: [{ id: -1, source: key }] }, { ...record, stripes: [{ id: 1, source: 'x' }] },
-    { ...record, stripes: [{ id: 1, source: new Uint8Array(resizable) }] },
-    { ...record, stripes: [{ id: 1, source: new Uint8Array(growable) }] },
-    { ...record, stripes: [{ id: 1, source: { address: 0n, bytes: 8 } }] }, { ...record, stripes: [{ id: 1, source: { address: 8n, bytes: -8 } }] },
-    { ...record, stripes: undefined },
-  ]) await t.throwsAsync(store.put(bad as never), invalid);
-  for (const bad of [[{ stripe: 1 }], [{ stripe: 1, target: new Uint8Array(1), offset: -1 }], [{ stripe: 1.5, target: key }], undefined, 'x']) {
-    await t.throwsAsync(store.get(key, bad as never), invalid);
-  }
-  await t.throwsAsync(store.get(new Uint8Array(3), []), invalid);
-  await t.throwsAsync(store.remove([new Uint8Array(3)]), invalid);
-  await t.throwsAsync(store.verify({ signal: 3 as never }), invalid);
-  t.throws(() => store.has('x' as never), invalid);
-  t.throws(() => new (DiskStore as unknown as new () => unknown)(), invalid);
-  t.is(store.stats().records, 0);
+test('a store is made by `open` alone, and names a wrong option of `verify`', (t) => inFolder((directory) => withStore(options(directory), async (store) => {
+  await t.throwsAsync(store.verify({ signal: 3 as never }), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => new (DiskStore as unknown as new () => unknown)(), { code: 'KV_INVALID_OPTION' });
 })));
 
 test('a closed store answers closed, and closes once', (t) => inFolder(async (directory) => {
   const store = await DiskStore.open(options(directory));
-  const stored = store.put(recordOf(1));
+  const stored = put(store, 1);
   const closing = store.close();
   t.is(store.close(), closing);
   t.true(store.isClosed);
-  t.deepEqual(await store.put(recordOf(2)), { stored: false, reason: 'closed' });
-  t.deepEqual(await store.get(keyOf(1), [{ stripe: 1, target: new Uint8Array(1) }]), { isHit: false, reason: 'closed', reads: ['closed'] });
-  for (const call of [() => store.remove([keyOf(1)]), () => store.sync(), () => store.gc(), () => store.verify(), () => store.records().next()]) {
+  t.deepEqual(await put(store, 2), { stored: false, reason: 'closed' });
+  t.deepEqual(await store.get(keyOf(1), payloadOf(1)), { isFound: false, reason: 'closed' });
+  t.deepEqual(await store.reorder(keyOf(1), Int32Array.of(0)), { stored: false, reason: 'closed' });
+  for (const call of [() => store.remove([keyOf(1)]), () => store.sync(), () => store.verify()]) {
     await t.throwsAsync(call, { code: 'KV_CLOSED' });
   }
   t.deepEqual(await stored, { stored: true }, 'what was asked for before is done');
   await closing;
   t.false(store.has(keyOf(1)));
-  t.like(store.stats(), { records: 1, puts: 1 });
+  t.like(store.stats(), { blocks: 1, puts: 1 });
 }));
 
 function crc32c(bytes: Uint8Array): number {
@@ -188,7 +184,7 @@ function crc32c(bytes: Uint8Array): number {
 
 test('a store that is opened while this process closes it waits for that', (t) => inFolder(async (directory) => {
   const first = await DiskStore.open(options(directory));
-  await first.put(recordOf(1));
+  await put(first, 1);
   const closing = first.close();
   const second = await DiskStore.open(options(directory));
   await assertExact(t, second, 1);

@@ -1,4 +1,4 @@
-// A disk tier whose blocks come and go without order has room for the share of its bytes that it names, however its garbage is spread.
+// A disk tier whose blocks come and go without order has room for the share of its bytes that it names.
 
 import { diskTier } from 'virtual-kv';
 

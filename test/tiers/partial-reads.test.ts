@@ -9,7 +9,7 @@ import test, { type ExecutionContext } from 'ava';
 import { diskTier, type Tier, type TierTokens } from 'virtual-kv';
 
 import { digestOf, makeBlock, type MadeBlock } from '#internal/tiers/contract-blocks.js';
-import { inFolder } from '../store/store-world.js';
+import { folderOf, inFolder } from '../store/store-world.js';
 
 const KiB = 2 ** 10;
 const chunkBytes = 4 * KiB;
@@ -79,12 +79,11 @@ test('a damaged chunk is a miss for its own tokens alone, and stays one', (t) =>
   const tier = await opened(directory);
   const block = makeBlock({ namespace, stripeTokenBytes }, { seed: 2, tokens: 64 });
   await tier.put(block.record, block.payload);
-  const folder = path.join(directory, fs.readdirSync(directory).find((name) => name.startsWith('kvs-'))!);
-  const segment = path.join(folder, fs.readdirSync(folder).find((name) => name.startsWith('seg-'))!);
+  const blockFile = path.join(folderOf(directory), `${block.record.key}.block`);
   const row = block.payload.subarray(64 * 2 * KiB + 10 * 2 * KiB).subarray(0, 2 * KiB); // token 10 of the second stripe
-  const at = fs.readFileSync(segment).indexOf(row);
+  const at = fs.readFileSync(blockFile).indexOf(row);
   t.true(at > 0);
-  const file = await open(segment, 'r+');
+  const file = await open(blockFile, 'r+');
   await file.write(Uint8Array.of(row[100]! ^ 1), 0, 1, at + 100);
   await file.close();
   for (let token = 0; token < 64; token += 1) {
@@ -100,7 +99,7 @@ test('a damaged chunk is a miss for its own tokens alone, and stays one', (t) =>
   await tier.close();
 }));
 
-test('records with small chunks and large ones live in one store', (t) => inFolder(async (directory) => {
+test('blocks with small chunks and large ones live in one store', (t) => inFolder(async (directory) => {
   const blocks = [3, 4].map((seed) => makeBlock({ namespace, stripeTokenBytes }, { seed, tokens: 64 }));
   const small = await opened(directory);
   await small.put(blocks[0]!.record, blocks[0]!.payload);

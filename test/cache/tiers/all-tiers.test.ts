@@ -73,7 +73,7 @@ async function leadingBlocks(keys: readonly string[], host: Tier, disk: DiskStor
   const missing = keys.findIndex((key) => {
     const borrowed = host.borrow!(key);
     borrowed?.release();
-    return borrowed === undefined && !disk.has(Buffer.from(key, 'hex')) && !inStore.has(key);
+    return borrowed === undefined && !disk.has(key) && !inStore.has(key);
   });
   return missing < 0 ? keys.length : missing;
 }

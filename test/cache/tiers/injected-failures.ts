@@ -12,8 +12,8 @@ import type { TierFailures } from './tier-world.js';
 const faults = new Map<string, StoreFaults>();
 const stores = new Map<string, DiskStore>();
 Object.assign(DiskStore, {
-  open: async (...[options]: Parameters<typeof DiskStore.open>): Promise<DiskStore> => {
-    const store = await faultsOf(options.directory).open(options);
+  open: async (...[options, events]: Parameters<typeof DiskStore.open>): Promise<DiskStore> => {
+    const store = await faultsOf(options.directory).open(options, events);
     stores.set(options.directory, store);
     return store;
   },

@@ -117,7 +117,7 @@ test('a bound below a block stores nothing of any tenant, and says so', async (t
 });
 
 /** What a block takes of the disk: its record has a header. */
-const onDisk = blockBytes + 8192;
+const onDisk = blockBytes + 4096 + 256; // its header, and its name in the folder
 
 const disk = (directory: string): Tier => diskTier({ directory, bytes: 2 ** 26, tenantBytes: 24 * onDisk, admit: 'all', durability: 'none' });
 
