@@ -1,7 +1,9 @@
 // virtual-kv: the public API. virtual-kv/testing has the simulated device, virtual-kv/prometheus the metrics.
 
 export { DenseKernels } from './kernels/dense/dense-kernels.js';
-export type { FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype } from './kernels/dense/dense-operands.js';
+export type {
+  FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype,
+} from './kernels/dense/dense-operands.js';
 export type { DenseKernelsOptions } from './kernels/dense/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
 export type { KernelsOptions, RowDtype } from './kernels/kernels-options.js';
@@ -14,7 +16,8 @@ export type { TokenCopy } from './kernels/token-copies.js';
 export { Batch } from './cache/batch.js';
 export { DeviceMemory, type DeviceMemoryOptions } from './device/device-memory.js';
 export {
-  Driver, type DriverChoice, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions, type SynchronizeOptions,
+  Driver, type DriverChoice, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions,
+  type SynchronizeOptions,
 } from './device/driver.js';
 export type { Tensor } from './cache/slot-memory.js';
 export { KvCache } from './cache/kv-cache.js';
@@ -22,11 +25,17 @@ export type { CacheCounts, CacheMetrics } from './cache/statistics.js';
 export type { AcquireOptions, PromptOptions, Tokens } from './cache/acquire-options.js';
 export type { KvCacheOptions } from './cache/kv-cache-options.js';
 export type { PrefixCacheOptions, PrefixEventsOptions } from './cache/prefix-options.js';
-export type { PrefixClearedEvent, PrefixDroppedEvent, PrefixDropReason, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent, TierRemovedEvent, TierStoredEvent } from './cache/prefix-events.js';
+export type {
+  PrefixClearedEvent, PrefixDroppedEvent, PrefixDropReason, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent,
+  TierRemovedEvent, TierStoredEvent,
+} from './cache/prefix-events.js';
 export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
 export { contentHash, type PromptItem, type PromptItemKind } from './prefix/prompt-encoder.js';
 export type { PrefixDrop, PrefixExplanation, PrefixLookup } from './cache/cached-texts.js';
-export { Prefixes, type PrefixDropOptions, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions, type PromoteOptions } from './cache/prefixes.js';
+export {
+  Prefixes, type PrefixDropOptions, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions,
+  type PromoteOptions,
+} from './cache/prefixes.js';
 export type { PrefixMetrics } from './cache/prefix-statistics.js';
 export type { CopyStaging } from './cache/block-copies.js';
 export type { CacheTiers } from './cache/cache-tiers.js';
@@ -40,7 +49,8 @@ export type { Durability } from './store/disk-store-options.js';
 export { diskTier, type DiskTierOptions } from './tiers/disk-tier.js';
 export { hostTier, type HostTierOptions } from './tiers/host-tier.js';
 export type {
-  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierKeeping, TierPut, TierRemoval, TierStatistics, TierTokens, TierTokensGet,
+  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierKeeping, TierPut, TierRemoval,
+  TierStatistics, TierTokens, TierTokensGet,
 } from './tiers/tier.js';
 export type { ImportanceOptions } from './importance/probes.js';
 export type { SelectedText } from './importance/selected-text.js';
@@ -66,14 +76,19 @@ export type { SideRowsByName } from './side/side-rows.js';
 export type { SideTensorShape, SideTensorShapes } from './side/side-tensor-options.js';
 export type { SideCounts } from './side/side-budget.js';
 export type { SideTensorInfo } from './side/side-tensors.js';
-export { dtypeBytes, dtypes, sideDtypes, type Dtype, type SideDtype, type SideView, type TensorSpec, type TensorView } from './base/dtypes.js';
+export {
+  dtypeBytes, dtypes, sideDtypes, type Dtype, type SideDtype, type SideView, type TensorSpec, type TensorView,
+} from './base/dtypes.js';
 export type { WaitOptions } from './device/wait.js';
 export {
-  ahead, bestFit, leastRecentlyUsed, onDemand, tailsFirst, type GrowthPolicy, type IdleSlots, type PlacementPolicy, type ReclaimPolicy,
+  ahead, bestFit, leastRecentlyUsed, onDemand, tailsFirst, type GrowthPolicy, type IdleSlots, type PlacementPolicy,
+  type ReclaimPolicy,
 } from './cache/memory-policies.js';
 export {
-  adaptive, importance, lfu, lru, priority, slru, type CachedExtent, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
-  type ImportanceEvictionOptions, type LeastFrequentlyUsedOptions, type NodeView, type OfferedText, type PriorityOptions, type ReleasedRequest,
+  adaptive, importance, lfu, lru, priority, slru, type CachedExtent, type DropReason, type EvictionContext,
+  type EvictionPolicy, type EvictionPolicyFactory,
+  type ImportanceEvictionOptions, type LeastFrequentlyUsedOptions, type NodeView, type OfferedText,
+  type PriorityOptions, type ReleasedRequest,
   type SegmentedLruOptions, type SelectedExtent,
 } from './prefix/index.js';
 export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './serving/request-order.js';
@@ -106,5 +121,6 @@ export { redisTier, type RedisBreakerOptions, type RedisClient, type RedisTierOp
 export type { PrefixDomainParts } from './prefix/domain.js';
 export {
   isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
-  type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type RemoteRefusal, type UnavailableReason,
+  type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type RemoteRefusal,
+  type UnavailableReason,
 } from './base/errors.js';

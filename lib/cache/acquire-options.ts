@@ -1,10 +1,11 @@
-// The options of `KvCache.acquire` and of a look at the prefix cache: meaning, range and default of each, and how they are
-// read. Tokens are read once, checked, and copied into an array of the cache's, so that the caller may use theirs again. What lies
-// under an item need not be a token, so a prompt's tokens are checked only when its items are known.
+// The options of `KvCache.acquire` and of a look at the prefix cache: meaning, range and default of each, and how they
+// are read. Tokens are read once, checked, and copied into an array of the cache's, so that the caller may use theirs
+// again. What lies under an item need not be a token, so a prompt's tokens are checked only when its items are known.
 
 import { createError } from '../base/errors.js';
 import {
-  arrayOf, boolean, checkInteger, integer, oneOf, optional, readArray, readOptions, streamField, string, text, withDefault, withoutRevoked,
+  arrayOf, boolean, checkInteger, integer, oneOf, optional, readArray, readOptions, streamField, string, text,
+  withDefault, withoutRevoked,
   type Field, type FieldPlace, type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
@@ -17,13 +18,16 @@ export { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
 export type Tokens = Int32Array | Uint32Array | readonly number[];
 
 /**
- * Only requests share whose tenant, salt and adapter are equal, in a cache's namespace. Each may be any string, and none is a value of
- * its own: a tenant '' and no tenant are two.
+ * Only requests share whose tenant, salt and adapter are equal, in a cache's namespace. Each may be any string, and
+ * none is a value of its own: a tenant '' and no tenant are two.
  */
 export interface PromptOptions {
   /** The prompt, if its prefix may be cached. */
   readonly tokens?: Tokens | undefined;
-  /** What is not text in it: images and the like, and embeddings. What `tokens` has at their places does not count, −1 say. */
+  /**
+   * What is not text in it: images and the like, and embeddings. What `tokens` has at their places does not count, −1
+   * say.
+   */
   readonly items?: readonly PromptItem[] | undefined;
   /** Whose data the sequence holds: prefixes of tenants are apart, and so is memory with `scrub: 'between-tenants'`. */
   readonly tenant?: string | undefined;
@@ -35,7 +39,10 @@ export interface PromptOptions {
 
 /** Options of `KvCache.acquire`. */
 export interface AcquireOptions extends PromptOptions {
-  /** Tokens of the prompt when only their number is known: chooses the slot, and what `reserve` sets aside. Default: of `tokens`, or 0. */
+  /**
+   * Tokens of the prompt when only their number is known: chooses the slot, and what `reserve` sets aside. Default: of
+   * `tokens`, or 0.
+   */
   readonly promptTokens?: number | undefined;
   /**
    * `prompt`: pages for the whole prompt are set aside now, so that computing it in chunks can never run out, nor two
@@ -43,26 +50,27 @@ export interface AcquireOptions extends PromptOptions {
    */
   readonly reserve?: 'prompt' | 'none' | undefined;
   /**
-   * `read`: use cached prefixes, store nothing. `write`: compute all of it, and store. `off`: neither. Default `read-write`.
+   * `read`: use cached prefixes, store nothing. `write`: compute all of it, and store. `off`: neither. Default
+   * `read-write`.
    */
   readonly caching?: 'read-write' | 'read' | 'write' | 'off' | undefined;
   /**
-   * The side tensors that the sequence carries: it begins only with tokens of which all of them are cached, and its engine may write
-   * them. `[]`: K and V alone. Default: all of the cache.
+   * The side tensors that the sequence carries: it begins only with tokens of which all of them are cached, and its
+   * engine may write them. `[]`: K and V alone. Default: all of the cache.
    */
   readonly needs?: readonly string[] | undefined;
   /**
-   * What `prefixes.promote` resolved with for the same prompt: the sequence is given part of the stored text (`isLossy`), stores nothing, and carries
-   * no side tensors; its engine must load it (`Sequence.selection`). Where tiers no longer have the text the sequence is an exact one that
-   * computes more. Default: none.
+   * What `prefixes.promote` resolved with for the same prompt: the sequence is given part of the stored text
+   * (`isLossy`), stores nothing, and carries no side tensors; its engine must load it (`Sequence.selection`). Where
+   * tiers no longer have the text the sequence is an exact one that computes more. Default: none.
    */
   readonly selected?: SelectedText | undefined;
   /** For eviction policies that look at it, on the device and in tiers: 0 … 255, higher stays longer. Default 0. */
   readonly priority?: number | undefined;
   /**
-   * The stream on which the sequence's work will be queued, a CUstream: what is cached is valid for what is queued there from here
-   * on. Default: the cache's `stream`, or the one that a commit named last; without any, cached tokens are there when `acquire`
-   * returns.
+   * The stream on which the sequence's work will be queued, a CUstream: what is cached is valid for what is queued
+   * there from here on. Default: the cache's `stream`, or the one that a commit named last; without any, cached tokens
+   * are there when `acquire` returns.
    */
   readonly stream?: bigint | undefined;
 }
@@ -95,8 +103,13 @@ export const tokensField: Field<GivenTokens> = (value, place) => {
   });
 };
 
-/** The tokens, once those that no item covers have been checked. Throws KV_INVALID_OPTION, also for items that are not in the prompt. */
-export function checkTokens(owner: string, tokens: GivenTokens, items: readonly PromptItem[], option = 'tokens'): TokenArray {
+/**
+ * The tokens, once those that no item covers have been checked. Throws KV_INVALID_OPTION, also for items that are not
+ * in the prompt.
+ */
+export function checkTokens(
+  owner: string, tokens: GivenTokens, items: readonly PromptItem[], option = 'tokens',
+): TokenArray {
   const { copy } = tokens;
   let from = 0;
   for (const { at, length } of items.length === 0 ? items : sortItems(owner, items, copy.length)) {
@@ -116,7 +129,8 @@ export function readAppended(tokens: number | ArrayLike<number>): number | Int32
     return tokens;
   }
   const kind = typedArrayKind(tokens);
-  const list = kind !== undefined && (kind.startsWith('Big') || isDetached(tokens)) ? undefined : copyList(tokens, appended, (token, index) => {
+  const list = kind !== undefined && (kind.startsWith('Big') || isDetached(tokens))
+    ? undefined : copyList(tokens, appended, (token, index) => {
     checkInteger(appended.owner, `${appended.option}[${index}]`, token, 0, maxToken);
     return token;
   });
@@ -151,7 +165,9 @@ function readList(value: unknown, place: FieldPlace): GivenTokens | undefined {
 }
 
 /** What `tokenOf` makes of each element of a list, which is read once; undefined for what is none. */
-function copyList(value: unknown, place: FieldPlace, tokenOf: (element: unknown, index: number) => number): Int32Array | undefined {
+function copyList(
+  value: unknown, place: FieldPlace, tokenOf: (element: unknown, index: number) => number,
+): Int32Array | undefined {
   let copy = new Int32Array(0);
   let count = 0;
   const isList = withoutRevoked(value, place, () => {
@@ -180,12 +196,14 @@ function checkUncovered({ owner, option }: FieldPlace, { copy, given }: GivenTok
 }
 
 const itemSpec = {
-  at: integer(), length: integer({ min: 1 }), kind: oneOf(['item', 'embedding']), hash: string, indivisible: optional(boolean),
+  at: integer(), length: integer({ min: 1 }), kind: oneOf(['item', 'embedding']), hash: string,
+  indivisible: optional(boolean),
 };
 
 const items: Field<readonly PromptItem[]> = (value, place) => {
   if (value === undefined) return [];
-  if (isArray(value)) return readArray(value, place, (item, index) => readOptions(place.owner, item, itemSpec, `${place.option}[${index}]`));
+  if (isArray(value)) return readArray(
+    value, place, (item, index) => readOptions(place.owner, item, itemSpec, `${place.option}[${index}]`));
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an array of items', received: value });
 };
 
@@ -199,7 +217,9 @@ type GivenPrompt = OptionsOf<typeof promptSpec>;
 
 const selectedField: Field<SelectedText> = (value, place) => {
   if (SelectedText.isInstance(value)) return value;
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'what `prefixes.promote` resolved with', received: value });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', ...place, expected: 'what `prefixes.promote` resolved with', received: value,
+  });
 };
 
 const acquireSpec = {
@@ -228,9 +248,13 @@ export function readAcquireOptions(options: AcquireOptions) {
 }
 
 /** A sequence that is given part of its text leaves none in the cache, and carries K and V alone. */
-function withSelected<R extends { readonly tokens: TokenArray | undefined; readonly caching: string; readonly needs: readonly string[] | undefined }>(read: R) {
+function withSelected<R extends {
+  readonly tokens: TokenArray | undefined; readonly caching: string; readonly needs: readonly string[] | undefined;
+}>(read: R) {
   const refuse = (option: string, expected: string, received: unknown): Error =>
-    createError('KV_INVALID_OPTION', { reason: 'range', owner: 'KvCache.acquire', option, expected: `${expected} with \`selected\``, received });
+    createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'KvCache.acquire', option, expected: `${expected} with \`selected\``, received,
+    });
   const { tokens, caching, needs } = read;
   if (tokens === undefined) throw refuse('tokens', 'given', tokens);
   if (caching === 'off' || caching === 'write') throw refuse('caching', "`'read-write'` or `'read'`", caching);

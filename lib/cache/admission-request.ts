@@ -11,7 +11,9 @@ export interface Prompt {
   readonly priority: number;
 }
 
-/** Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes. */
+/**
+ * Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes.
+ */
 export interface CachedBy {
   /** Tokens that came with an idle slot that held them. */
   readonly adoptedTokens: number;
@@ -40,7 +42,10 @@ export interface Admitted {
   readonly slot: number;
   readonly cachedTokens: number;
   readonly cachedBy: CachedBy;
-  /** Tokens of the prompt, from its start, that running sequences have computed or are computing; 0 if no more than cached ones. */
+  /**
+   * Tokens of the prompt, from its start, that running sequences have computed or are computing; 0 if no more than
+   * cached ones.
+   */
   readonly pendingTokens: number;
   /** What was kept at the end of the prompt; only when all of it is cached. */
   readonly keptValue: unknown;

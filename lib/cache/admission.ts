@@ -1,6 +1,6 @@
-// Admission: how a request gets a slot, and in it as much of its prompt as is cached. Cheapest first: an idle slot that holds
-// the start of the prompt already is adopted; else whole groups of rows are aliased; the tokens of the last, partly matching
-// group are copied. What cannot be had is found out before anything changes.
+// Admission: how a request gets a slot, and in it as much of its prompt as is cached. Cheapest first: an idle slot that
+// holds the start of the prompt already is adopted; else whole groups of rows are aliased; the tokens of the last,
+// partly matching group are copied. What cannot be had is found out before anything changes.
 //
 // Owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what mapped.
 
@@ -29,7 +29,10 @@ interface Plan {
   /** Slot to adopt, or -1, and how many of the groups it has. */
   readonly adoptedSlot: number;
   readonly adoptedGroups: number;
-  /** Group from which the tokens behind the shared groups are copied, or -1, and slots whose queued work may still write it. */
+  /**
+   * Group from which the tokens behind the shared groups are copied, or -1, and slots whose queued work may still write
+   * it.
+   */
   readonly copiedId: number;
   readonly writers: readonly number[];
   /** Pages of the groups to have that running sequences use already. */
@@ -43,7 +46,8 @@ interface Plan {
 const noSlots: readonly number[] = [];
 
 const nothing: Plan = {
-  hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, writers: noSlots, usedPages: 0, sourcePages: 0,
+  hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1,
+  writers: noSlots, usedPages: 0, sourcePages: 0,
   keptValue: undefined,
 };
 
@@ -73,8 +77,8 @@ export class Admission {
   }
 
   /**
-   * Commits have been flushed. Throws KV_NO_FREE_SLOT, for which `retiringSlots` is told, KV_OUT_OF_PAGES, KV_LENGTH_OUT_OF_RANGE or
-   * what the driver throws.
+   * Commits have been flushed. Throws KV_NO_FREE_SLOT, for which `retiringSlots` is told, KV_OUT_OF_PAGES,
+   * KV_LENGTH_OUT_OF_RANGE or what the driver throws.
    */
   admit(request: AdmissionRequest, retiringSlots: number): Admitted {
     const { prompt } = request;
@@ -98,8 +102,9 @@ export class Admission {
   }
 
   /**
-   * Gives an idle slot to a copy of the sequence in `from`, which no prepared batch computes on. Commits have been flushed. On failure nothing has
-   * changed. Throws KV_NO_FREE_SLOT, for which `retiringSlots` is told, KV_SLOT_BUSY, or what the driver throws.
+   * Gives an idle slot to a copy of the sequence in `from`, which no prepared batch computes on. Commits have been
+   * flushed. On failure nothing has changed. Throws KV_NO_FREE_SLOT, for which `retiringSlots` is told, KV_SLOT_BUSY,
+   * or what the driver throws.
    */
   fork(from: number, retiringSlots: number): Admitted {
     const { native, slots, late } = this.#memory;
@@ -122,7 +127,10 @@ export class Admission {
       throw error;
     }
     const cachedTokens = slots.length[slot]!;
-    return { slot, cachedTokens, cachedBy: { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 }, pendingTokens: 0, keptValue: undefined };
+    return {
+      slot, cachedTokens, cachedBy: { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 },
+      pendingTokens: 0, keptValue: undefined,
+    };
   }
 
   /** What is cached of the prompt in K, V and every side tensor that the sequence carries. */
@@ -141,7 +149,9 @@ export class Admission {
     if (needs !== 0) this.#side.checkAdmission(sideRequest(plan, request, plan.hit?.node ?? -1));
     const promptRows = layout.rowsFor(promptTokens);
     const earmarkedRows = isEarmarked ? promptRows : 0;
-    if (plan.tokens === 0 && layout.pagesFor(earmarkedRows) > news[cacheNews.availablePages]!) this.#takeOver.makeWay(promptRows);
+    if (plan.tokens === 0 && layout.pagesFor(earmarkedRows) > news[cacheNews.availablePages]!) {
+      this.#takeOver.makeWay(promptRows);
+    }
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
     // What is ready may lack rows of its last group.
@@ -160,7 +170,8 @@ export class Admission {
     else this.#cached.choice.remove(slot);
     this.#attach(slot, plan, request, cachedRows, earmarkedRows);
     return {
-      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens, keptValue: plan.keptValue,
+      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens,
+      keptValue: plan.keptValue,
     };
   }
 
@@ -173,7 +184,8 @@ export class Admission {
     const sourcePages = tailRow >= 0 && numbers.users[tailRow] === 0 ? numbers.pagesOf(tailRow) : 0;
     const usedPages = this.#cached.pagesInUse(this.#ids, wholeRows); // those of its start, as a rule
     const plan: Plan = { // with every field: an object that grows while it is copied is slow
-      hit, tokens, pendingTokens, groups: wholeRows, adoptedSlot: -1, adoptedGroups: 0, copiedId: tailRow, writers: noSlots, usedPages, sourcePages, keptValue: value,
+      hit, tokens, pendingTokens, groups: wholeRows, adoptedSlot: -1, adoptedGroups: 0, copiedId: tailRow,
+      writers: noSlots, usedPages, sourcePages, keptValue: value,
     };
     // A sequence that adopts a row that is not full writes on in it, so nothing may lie behind the match there.
     if (tailRow >= 0 && isTailWhole && numbers.mappers[tailRow] === 1) {
@@ -204,7 +216,10 @@ export class Admission {
     throw createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.sequences, retiringSlots });
   }
 
-  /** Gives the slot what the plan says, and sets the prompt's pages aside. When that fails, the slot is idle again as it was. */
+  /**
+   * Gives the slot what the plan says, and sets the prompt's pages aside. When that fails, the slot is idle again as it
+   * was.
+   */
   #attach(slot: number, plan: Plan, request: AdmissionRequest, cachedRows: number, earmarkedRows: number): void {
     const { slots, late } = this.#memory;
     const { promptTokens, isEarmarked, tenant, prompt, needs, stream, isTransfer } = request;
@@ -242,7 +257,10 @@ export class Admission {
     } finally {
       if (isBorrowing) registry.giveBack(plan.copiedId);
     }
-    slots.lease(slot, { tokens: plan.tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, tenant, sharedTail: sharedTails.none, isTransfer });
+    slots.lease(slot, {
+      tokens: plan.tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, tenant, sharedTail: sharedTails.none,
+      isTransfer,
+    });
     if (path === undefined || prompt === undefined) return;
     tokens.open(slot, { path, buffer: prompt.text, count: prompt.text.length });
     if (this.#cached.hasDropped) late.attempt(() => { this.#cached.endDropped(); });
@@ -254,12 +272,14 @@ export class Admission {
     const { index } = this.#cached;
     const { domain, text, canWrite, priority } = prompt;
     const hit = plan.hit ?? index.match(domain, text, 0);
-    return index.open(hit, { rows: ids, isStored: canWrite, level: priority, isTransfer, promptTokens: text.length, announced: text });
+    return index.open(hit, {
+      rows: ids, isStored: canWrite, level: priority, isTransfer, promptTokens: text.length, announced: text,
+    });
   }
 
   /**
-   * How the matching tokens of a group that goes on differently are copied: queued on `stream` behind the work that is queued on the group, which is
-   * ordered for it, or at once, when that work is over.
+   * How the matching tokens of a group that goes on differently are copied: queued on `stream` behind the work that is
+   * queued on the group, which is ordered for it, or at once, when that work is over.
    */
   #copyFor(slot: number, stream: bigint | undefined, { tokens, copiedId, writers }: Plan, rows: number): Copy {
     if (copiedId < 0) return noCopy;
@@ -274,7 +294,9 @@ export class Admission {
     return { source, id: copiedId, rows, tokens, stream, usedSlots: [source, ...writers] };
   }
 
-  /** What will be queued for the slot on `stream` runs after work on other streams that may still write what it shares. */
+  /**
+   * What will be queued for the slot on `stream` runs after work on other streams that may still write what it shares.
+   */
   #orderBehindWriters(slot: number, stream: bigint | undefined, ids: Int32Array, groups: number): void {
     const { layout, slots } = this.#memory;
     const { registry } = this.#cached;
@@ -297,6 +319,8 @@ export class Admission {
 }
 
 /** What a sequence begins with in its side tensors, where its text ends in `node`. */
-function sideRequest({ tokens }: Plan, { promptTokens, isEarmarked, needs, tenant }: AdmissionRequest, node: number): SideRequest {
+function sideRequest(
+  { tokens }: Plan, { promptTokens, isEarmarked, needs, tenant }: AdmissionRequest, node: number,
+): SideRequest {
   return { node, tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, needs, tenant };
 }

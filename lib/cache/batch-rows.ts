@@ -1,5 +1,5 @@
-// BatchRows: the rows that a batch is about to write to. Maps what its sequences lack, and gives each that shares the row which it writes to
-// next a row of its own. Nothing is copied or mapped unless all of it has room.
+// BatchRows: the rows that a batch is about to write to. Maps what its sequences lack, and gives each that shares the
+// row which it writes to next a row of its own. Nothing is copied or mapped unless all of it has room.
 
 import { isKvError } from '../base/errors.js';
 import type { Batch } from './batch.js';
@@ -45,8 +45,9 @@ export class BatchRows {
   }
 
   /**
-   * Gives every sequence of the batch rows of its own where it is going to write: first those that no queued work uses, so that the
-   * last user of a shared row is left alone with it. Nothing is copied unless all of it has room, behind what is waited for.
+   * Gives every sequence of the batch rows of its own where it is going to write: first those that no queued work uses,
+   * so that the last user of a shared row is left alone with it. Nothing is copied unless all of it has room, behind
+   * what is waited for.
    */
   makeWritable(batch: Batch): void {
     const { slots, tokens, length } = batch;
@@ -79,14 +80,16 @@ export class BatchRows {
   }
 
   /**
-   * What will be queued for the slot runs after the work that is queued on other streams: it may read a row that the slot is left
-   * alone with, and goes on writing in place. Throws what the driver throws.
+   * What will be queued for the slot runs after the work that is queued on other streams: it may read a row that the
+   * slot is left alone with, and goes on writing in place. Throws what the driver throws.
    */
   #orderBehindOthers(slot: number): void {
     const stream = this.#memory.fences.streamOf(slot);
     if (stream === undefined) return;
     for (let other = 0; other < this.#memory.slots.count; other += 1) {
-      if (other !== slot && this.#memory.fences.isPendingBeside(other, stream)) this.#memory.fences.order(stream, other);
+      if (other !== slot && this.#memory.fences.isPendingBeside(other, stream)) {
+        this.#memory.fences.order(stream, other);
+      }
     }
   }
 

@@ -1,5 +1,5 @@
-// BlockCopies: copies of tokens between slots and packed blocks of plain memory, made by threads of the addon. Each is awaited, or
-// cancelled with all others at once, after which no thread touches a slot or a payload.
+// BlockCopies: copies of tokens between slots and packed blocks of plain memory, made by threads of the addon. Each is
+// awaited, or cancelled with all others at once, after which no thread touches a slot or a payload.
 
 import type { NativeCache } from '../device/native.js';
 import type { Probe } from '../importance/probes.js';
@@ -27,7 +27,10 @@ export interface BlockCopy {
 export interface CopyStaging {
   /** Bytes that are registered with the device, which copies by itself. */
   readonly pinnedBytes: number;
-  /** Bytes of which the driver refused that: copies go through them all the same, slower, each waiting for the one before. */
+  /**
+   * Bytes of which the driver refused that: copies go through them all the same, slower, each waiting for the one
+   * before.
+   */
   readonly pageableBytes: number;
 }
 
@@ -58,7 +61,9 @@ export class BlockCopies {
     this.#probes = Float64Array.from(probes.flatMap(({ tensor, tokenBytes }) => [tensor, tokenBytes]));
   }
 
-  /** Rejects with what the driver refuses. The slot's tokens must have memory that nothing takes away, until it settles. */
+  /**
+   * Rejects with what the driver refuses. The slot's tokens must have memory that nothing takes away, until it settles.
+   */
   copy(copy: BlockCopy): Promise<CopyEnd> {
     this.#open();
     this.#lastId += 1;

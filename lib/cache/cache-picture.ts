@@ -1,6 +1,7 @@
-// CachePicture: what a cache looks like at one moment, for pages and terminals that watch it: each slot as runs of rows with their sharers,
-// pages by use, cached rows by age. Made only when it is asked for, by one crossing, from numbers that are there anyway; its size and the
-// time it takes are bounded whatever the cache has. Numbers only: no text, no tokens, no tenants.
+// CachePicture: what a cache looks like at one moment, for pages and terminals that watch it: each slot as runs of rows
+// with their sharers, pages by use, cached rows by age. Made only when it is asked for, by one crossing, from numbers
+// that are there anyway; its size and the time it takes are bounded whatever the cache has. Numbers only: no text, no
+// tokens, no tenants.
 
 import type { PoolCounts } from '../device/page-pool.js';
 import type { CachedRows } from './cached-rows.js';
@@ -13,7 +14,9 @@ export type PictureRun = readonly [
   endRow: number,
   /** Slots that map the rows, 1 or more. */
   sharers: number,
-  /** Number of the run's first group of rows, which all its sharers have in common; -1: the rows are the slot's alone. */
+  /**
+   * Number of the run's first group of rows, which all its sharers have in common; -1: the rows are the slot's alone.
+   */
   id: number,
 ];
 
@@ -49,10 +52,16 @@ export interface CachePicture {
     readonly virtualBytes: number;
   };
   readonly pool: PoolCounts;
-  /** Pages of the cache's pool, each once: by running sequences, cached and in no use, and mapped under idle slots without text. */
+  /**
+   * Pages of the cache's pool, each once: by running sequences, cached and in no use, and mapped under idle slots
+   * without text.
+   */
   readonly pages: { readonly running: number; readonly cached: number; readonly idle: number };
   readonly slots: readonly PictureSlot[];
-  /** Rows of the cache pool by age: how many requests ended since their text was used last, up to `ageBounds[i]`, and more. */
+  /**
+   * Rows of the cache pool by age: how many requests ended since their text was used last, up to `ageBounds[i]`, and
+   * more.
+   */
   readonly age: { readonly bounds: readonly number[]; readonly rows: readonly number[]; readonly requests: number };
 }
 
@@ -62,7 +71,10 @@ export const maxRuns = 16;
 /** Rows of a slot that are looked at, at most; between two of them the sharers are taken to be the same. */
 const maxSamples = 256;
 
-/** Nodes of the prefix tree that are looked at, at most. Of more, every second, third, … is, and counts for those left out. */
+/**
+ * Nodes of the prefix tree that are looked at, at most. Of more, every second, third, … is, and counts for those left
+ * out.
+ */
 const maxNodes = 32_768;
 
 /** Requests that ended since. */
@@ -83,8 +95,10 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
     if (state === slotStates.idle) idlePages += layout.pagesBetween(cached.contentRows(slot), rows);
     if (numbers.isTransfer(slot) || (state === slotStates.idle && rows === 0)) continue;
     slots.push({
-      slot, state: stateNames[state]!, generation: numbers.generation[slot]!, length: numbers.length[slot]!, prepared: numbers.prepared[slot]!,
-      earmarked: numbers.earmarkedTokens[slot]!, rows, isQuarantined: numbers.isQuarantined[slot] === 1, runs: runsOf(slot, rows, memory, cached),
+      slot, state: stateNames[state]!, generation: numbers.generation[slot]!, length: numbers.length[slot]!,
+      prepared: numbers.prepared[slot]!,
+      earmarked: numbers.earmarkedTokens[slot]!, rows, isQuarantined: numbers.isQuarantined[slot] === 1,
+      runs: runsOf(slot, rows, memory, cached),
     });
   }
   const cachedPages = cached.registry.numbers.idlePages;
@@ -97,11 +111,14 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
   };
 }
 
-function runsOf(slot: number, rows: number, { layout: { groupRows } }: SlotMemory, { registry }: CachedRows): PictureRun[] {
+function runsOf(
+  slot: number, rows: number, { layout: { groupRows } }: SlotMemory, { registry }: CachedRows,
+): PictureRun[] {
   const runs: [number, number, number][] = [];
   const put = (endRow: number, sharers: number, id: number): void => {
     const last = runs.at(-1);
-    if (last !== undefined && (runs.length === maxRuns || (last[1] === sharers && (sharers > 1 || last[2] === id)))) last[0] = endRow;
+    if (last !== undefined
+      && (runs.length === maxRuns || (last[1] === sharers && (sharers > 1 || last[2] === id)))) last[0] = endRow;
     else runs.push([endRow, sharers, id]);
   };
   const groups = registry.named[slot]!;

@@ -1,5 +1,5 @@
-// CacheTiers: the tiers below a cache's device as its prefixes use them: opened and closed with it, filled in the background, asked for
-// what was demoted. Made only where the cache has tiers.
+// CacheTiers: the tiers below a cache's device as its prefixes use them: opened and closed with it, filled in the
+// background, asked for what was demoted. Made only where the cache has tiers.
 
 import { createError } from '../base/errors.js';
 import { formatCount } from '../base/format.js';
@@ -57,7 +57,10 @@ export class CacheTiers {
   #closing: Promise<void> | undefined;
 
   /** @internal Opens the tiers. @param report Hears of failures that no call reports. */
-  constructor({ set, transfers, demotions, promotions, selections }: TiersAtWork, closeTimeoutMs: number, report: (error: unknown) => void) {
+  constructor(
+    { set, transfers, demotions, promotions, selections }: TiersAtWork, closeTimeoutMs: number,
+    report: (error: unknown) => void,
+  ) {
     this.selections = selections;
     this.#set = set;
     this.#transfers = transfers;
@@ -87,8 +90,9 @@ export class CacheTiers {
   }
 
   /**
-   * Resolves when every text whose sequence is over, and its fence has passed, has been offered to the tiers, and none is on its way between them.
-   * Text that cannot be read now, for queued work or want of room, waits on (`waitingTexts`).
+   * Resolves when every text whose sequence is over, and its fence has passed, has been offered to the tiers, and none
+   * is on its way between them. Text that cannot be read now, for queued work or want of room, waits on
+   * (`waitingTexts`).
    */
   async settled(): Promise<void> {
     this.#transfers.synchronize();
@@ -96,7 +100,10 @@ export class CacheTiers {
     await this.#followers.settled();
   }
 
-  /** Calls `visit` with every piece of stored text: an array that must not be kept, and the places [from, to) in it. @internal */
+  /**
+   * Calls `visit` with every piece of stored text: an array that must not be kept, and the places [from, to) in it.
+   * @internal
+   */
   forTexts(visit: (tokens: Int32Array, from: number, to: number) => void): void {
     this.#set.texts.forTexts(visit);
   }
@@ -147,18 +154,20 @@ export class CacheTiers {
   }
 
   /**
-   * Stores blocks of the fastest tier that can (`diskTier`) anew, tokens first that selections read most: later selections then read fewer chunks.
-   * Bytes stay what they are for every reader. Call it when the disk has time. Resolves how many blocks were; 0 at once while another run is under
-   * way. A block is considered once four selections have read of it, and stored anew where that spares a quarter of the chunks that hold its most
-   * important tokens, as many as selections read of it on average. Rejects with KV_INVALID_OPTION, also where no tier can, and with KV_CLOSED.
+   * Stores blocks of the fastest tier that can (`diskTier`) anew, tokens first that selections read most: later
+   * selections then read fewer chunks. Bytes stay what they are for every reader. Call it when the disk has time.
+   * Resolves how many blocks were; 0 at once while another run is under way. A block is considered once four selections
+   * have read of it, and stored anew where that spares a quarter of the chunks that hold its most important tokens, as
+   * many as selections read of it on average. Rejects with KV_INVALID_OPTION, also where no tier can, and with
+   * KV_CLOSED.
    */
   reorder(options?: ReorderOptions): Promise<number> {
     return this.#followers.reordering.run(options, this.#ready);
   }
 
   /**
-   * The engine computed so many tokens of prompts in so long: by this loading and computing are compared. Schedulers say it by themselves. 0 tokens
-   * say nothing. Throws KV_INVALID_OPTION unless both are numbers, at least 0.
+   * The engine computed so many tokens of prompts in so long: by this loading and computing are compared. Schedulers
+   * say it by themselves. 0 tokens say nothing. Throws KV_INVALID_OPTION unless both are numbers, at least 0.
    */
   hasPrefilled(tokens: number, milliseconds: number): void {
     atLeastZero(tokens, { owner: 'CacheTiers.hasPrefilled', option: 'tokens' });
@@ -188,7 +197,10 @@ export class CacheTiers {
     this.#set.clear();
   }
 
-  /** Drops what the scope says from the tiers, and from what waits to be stored. Resolves when it is gone there. @internal */
+  /**
+   * Drops what the scope says from the tiers, and from what waits to be stored. Resolves when it is gone there.
+   * @internal
+   */
   drop(scope: TextScope): Promise<DroppedBlocks> {
     this.#demotions.drop(scope);
     this.#followers.raisedTexts.drop(scope);
@@ -198,19 +210,22 @@ export class CacheTiers {
   /** What each tier has, and what was done since the cache was opened. */
   metrics(): TiersMetrics {
     return {
-      waitingTexts: this.#demotions.waiting, droppedTexts: this.#demotions.dropped, interruptedTransfers: this.#transfers.interrupted,
+      waitingTexts: this.#demotions.waiting, droppedTexts: this.#demotions.dropped,
+      interruptedTransfers: this.#transfers.interrupted,
       staging: this.#transfers.staging,
       prefillTokensPerMs: this.#promotions.prefill.tokensPerMs, promotions: { ...this.#promotions.totals.ends },
-      prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times, selections: this.selections.totals.copy(),
-      raisedBlocks: this.#followers.raised.raised, raisedTokens: this.#followers.raisedTexts.tokens, reordering: this.#followers.reordering.counts,
+      prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times,
+      selections: this.selections.totals.copy(),
+      raisedBlocks: this.#followers.raised.raised, raisedTokens: this.#followers.raisedTexts.tokens,
+      reordering: this.#followers.reordering.counts,
       tiers: this.#set.all.map(tierMetrics),
     };
   }
 
   /**
-   * Ends what is running; resolves when every tier is closed. Stores what is finished first, where the cache is still open; what cannot be read then
-   * counts as dropped (`droppedTexts`). Rejects with KV_TIER_STALLED
-   * where a tier of your own has answered nothing for `prefixCache.tierCloseTimeoutMs`, once the others are closed. Idempotent.
+   * Ends what is running; resolves when every tier is closed. Stores what is finished first, where the cache is still
+   * open; what cannot be read then counts as dropped (`droppedTexts`). Rejects with KV_TIER_STALLED where a tier of
+   * your own has answered nothing for `prefixCache.tierCloseTimeoutMs`, once the others are closed. Idempotent.
    */
   async close(): Promise<void> {
     void this.#followers.stopRaising(); // what requests do not wait for
@@ -218,7 +233,10 @@ export class CacheTiers {
     await this.#end();
   }
 
-  /** The cache closes now: what was not stored is not, and a warning says so once. Its tiers are closed behind it. @internal */
+  /**
+   * The cache closes now: what was not stored is not, and a warning says so once. Its tiers are closed behind it.
+   * @internal
+   */
   end(): void {
     const texts = this.#closing === undefined ? this.#demotions.unfinished : 0;
     if (texts > 0) warnOfLoss(texts);
@@ -248,7 +266,9 @@ export class CacheTiers {
   /** Waits for something that calls tiers, as long as they answer; else notes those that do not. */
   async #untilSilence(work: Promise<unknown>): Promise<void> {
     const { all } = this.#set;
-    if (await isOverBeforeSilence(work, all.map(({ calls }) => calls), this.#closeTimeoutMs, this.#promotions.clock)) return;
+    if (await isOverBeforeSilence(work, all.map(({ calls }) => calls), this.#closeTimeoutMs, this.#promotions.clock)) {
+      return;
+    }
     for (const { tier: { name }, calls: { underWay } } of all) {
       if (underWay > 0) this.#silent.set(name, Math.max(underWay, this.#silent.get(name) ?? 0));
     }

@@ -1,8 +1,9 @@
-// CachedRows: the rows of the prefix cache: those that idle slots still map, for the next request with that text, and those that no slot maps.
-// What the index drops is forgotten here everywhere, and evicting until pages are free is asked of it. Which rows are dropped is the
-// index's business, which idle slot a sequence gets SlotChoice's.
+// CachedRows: the rows of the prefix cache: those that idle slots still map, for the next request with that text, and
+// those that no slot maps. What the index drops is forgotten here everywhere, and evicting until pages are free is
+// asked of it. Which rows are dropped is the index's business, which idle slot a sequence gets SlotChoice's.
 //
-// Invariants: what an idle slot maps is listed content or its alone, except while it is `overfull`; the addon keeps what the index holds.
+// Invariants: what an idle slot maps is listed content or its alone, except while it is `overfull`; the addon keeps
+// what the index holds.
 
 import type { DroppedRows } from '../prefix/dropped-rows.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
@@ -29,7 +30,10 @@ export class CachedRows {
   readonly #onDropped: (dropped: DroppedRows) => void;
   readonly #pagesPerGroup: number;
   readonly #isSpare: (id: number) => boolean;
-  /** Idle slots that map more than their content, and how many groups that is at most; they are in no list until that is mended. */
+  /**
+   * Idle slots that map more than their content, and how many groups that is at most; they are in no list until that is
+   * mended.
+   */
   readonly #overfull = new Map<number, number>();
   /** Released slots whose prefixes were reset while work was running on them. */
   readonly #forgotten = new Set<number>();
@@ -58,7 +62,10 @@ export class CachedRows {
     return this.tokens.hasNews || this.hasDropped;
   }
 
-  /** Tells the index what all sequences have committed, and forgets what it drops for that. Once per public call. Throws as `endDropped`. */
+  /**
+   * Tells the index what all sequences have committed, and forgets what it drops for that. Once per public call. Throws
+   * as `endDropped`.
+   */
   flushCommits(): void {
     this.tokens.flush();
     this.endDropped();
@@ -69,12 +76,18 @@ export class CachedRows {
     return this.registry.namedRows(slot);
   }
 
-  /** Before withheld text is counted, where there may be some: what running sequences have computed of it need not be kept. Throws as `endDropped`. */
+  /**
+   * Before withheld text is counted, where there may be some: what running sequences have computed of it need not be
+   * kept. Throws as `endDropped`.
+   */
   flushBesideWithheld(): void {
     if (this.withheld.isAny) this.flushCommits();
   }
 
-  /** Pages of cached rows that no running sequence uses and the eviction policy does not withhold: what `evict` could free. */
+  /**
+   * Pages of cached rows that no running sequence uses and the eviction policy does not withhold: what `evict` could
+   * free.
+   */
   evictablePages(): number {
     const { numbers } = this.registry;
     const tails = this.#longTails();
@@ -98,7 +111,9 @@ export class CachedRows {
     const freed = (): number => pool.native.available() - before;
     this.#endDropped(true);
     for (let hasReplaced = false; ;) {
-      while (freed() < pages && index.evict(Math.ceil((pages - freed()) / this.#pagesPerGroup)) > 0) this.#endDropped(true);
+      while (freed() < pages && index.evict(Math.ceil((pages - freed()) / this.#pagesPerGroup)) > 0) {
+        this.#endDropped(true);
+      }
       this.#trimTails();
       if (freed() >= pages || hasReplaced) return freed();
       hasReplaced = true;
@@ -112,7 +127,10 @@ export class CachedRows {
     this.#endDropped(false);
   }
 
-  /** Drops cached rows that no sequence uses and whose tokens running sequences have in rows of their own. Throws as `endDropped`. */
+  /**
+   * Drops cached rows that no sequence uses and whose tokens running sequences have in rows of their own. Throws as
+   * `endDropped`.
+   */
   replaceDuplicates(): void {
     const longTails = this.#longTails();
     this.#replaceDuplicates((id) => this.#isSpare(id) || longTails.has(id));
@@ -138,14 +156,18 @@ export class CachedRows {
   unmapContents(pages: number): number {
     const { slots, layout } = this.#memory;
     let unmapped = 0;
-    for (let oldest = this.choice.oldestWithContent(); oldest >= 0 && unmapped < pages; oldest = this.choice.oldestWithContent()) {
+    for (let oldest = this.choice.oldestWithContent(); oldest >= 0 && unmapped < pages;
+        oldest = this.choice.oldestWithContent()) {
       unmapped += layout.pagesFor(slots.rows[oldest]!);
       this.vacate(oldest, 0);
     }
     return unmapped;
   }
 
-  /** A slot without running work becomes idle: its text stays cached, and what it maps of it stays mapped. Throws as `endDropped`. */
+  /**
+   * A slot without running work becomes idle: its text stays cached, and what it maps of it stays mapped. Throws as
+   * `endDropped`.
+   */
   retire(slot: number): void {
     if (this.#forgotten.size === 0) this.#finished?.note(this.tokens.of(slot), this.index);
     const groups = this.registry.retire(slot, this.#memory.groups.wholeRows(this.tokens.close(slot)));
@@ -167,8 +189,8 @@ export class CachedRows {
   }
 
   /**
-   * Drops every cached prefix that no running work uses, and finished text that waits to be stored; returns how many groups the index let go
-   * of. Throws as `endDropped`.
+   * Drops every cached prefix that no running work uses, and finished text that waits to be stored; returns how many
+   * groups the index let go of. Throws as `endDropped`.
    */
   clear(): number {
     this.#finished?.clear();
@@ -177,7 +199,10 @@ export class CachedRows {
     return groups;
   }
 
-  /** Drops what the scope says, which no path has any more (`SequenceTokens.leave`); returns how many groups. Throws as `endDropped`. */
+  /**
+   * Drops what the scope says, which no path has any more (`SequenceTokens.leave`); returns how many groups. Throws as
+   * `endDropped`.
+   */
   drop(scope: TextScope): number {
     const before = this.index.dropped.count;
     this.index.drop(scope);
@@ -186,12 +211,18 @@ export class CachedRows {
     return groups;
   }
 
-  /** Lists an idle slot that holds so many groups of a text; not one in quarantine, which is not leased again, and `close` unmaps it. */
+  /**
+   * Lists an idle slot that holds so many groups of a text; not one in quarantine, which is not leased again, and
+   * `close` unmaps it.
+   */
   list(slot: number, groups: number): void {
     if (this.#memory.slots.isQuarantined[slot] === 0) this.choice.add(slot, groups);
   }
 
-  /** Takes an idle slot out of the list of contents and unmaps its rows behind the first `groups` groups, and those that it gave up. */
+  /**
+   * Takes an idle slot out of the list of contents and unmaps its rows behind the first `groups` groups, and those that
+   * it gave up.
+   */
   vacate(slot: number, groups: number): void {
     const { registry } = this;
     const { layout, slots } = this.#memory;
@@ -204,9 +235,9 @@ export class CachedRows {
   }
 
   /**
-   * Ends the rows that the index has dropped and no sequence uses. Rows that idle slots alone map stay mapped there, as rows without
-   * text; all others are unmapped or free. Throws the driver's first refusal, at the end; what could not be unmapped is
-   * tried again next time.
+   * Ends the rows that the index has dropped and no sequence uses. Rows that idle slots alone map stay mapped there, as
+   * rows without text; all others are unmapped or free. Throws the driver's first refusal, at the end; what could not
+   * be unmapped is tried again next time.
    */
   endDropped(): void {
     this.#endDropped(false);
@@ -249,8 +280,8 @@ export class CachedRows {
   }
 
   /**
-   * Drops cached rows for which `isSpare` returns true and whose tokens running sequences have in rows of their own: these are cached
-   * in their place.
+   * Drops cached rows for which `isSpare` returns true and whose tokens running sequences have in rows of their own:
+   * these are cached in their place.
    */
   #replaceDuplicates(isSpare: (id: number) => boolean): void {
     const { index, registry, tokens } = this;
@@ -261,11 +292,15 @@ export class CachedRows {
     }
     index.replaceDuplicates(isSpare);
     for (let at = 0; at < index.dropped.count; at += 1) {
-      for (const slot of registry.slotsOf(index.dropped.row(at))) if (this.choice.has(slot)) this.#exceed(slot, registry.named[slot]!);
+      for (const slot of registry.slotsOf(index.dropped.row(at))) {
+        if (this.choice.has(slot)) this.#exceed(slot, registry.named[slot]!);
+      }
     }
   }
 
-  /** Last groups of slots in use with more rows than their tokens and earmarks need: by number, what the longest needs. */
+  /**
+   * Last groups of slots in use with more rows than their tokens and earmarks need: by number, what the longest needs.
+   */
   #longTails(): LongTails {
     const { registry } = this;
     const { slots, layout } = this.#memory;
@@ -285,8 +320,8 @@ export class CachedRows {
   }
 
   /**
-   * What is cached behind the tokens of running sequences in groups with rows that they do not need can be evicted, and idle slots give
-   * those groups up.
+   * What is cached behind the tokens of running sequences in groups with rows that they do not need can be evicted, and
+   * idle slots give those groups up.
    */
   #partLongTails(): void {
     const { index, registry, tokens } = this;

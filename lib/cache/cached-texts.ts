@@ -17,8 +17,9 @@ import { slotStates } from './slots.js';
 import type { TextPlace, TiersExplanation } from './text-places.js';
 
 /**
- * Why no more of a prompt is cached. `side-evicted`, `side-never-written`: K and V are, up to `keyValueTokens`, but `sideTensor` is not:
- * its end was evicted, also with K and V that came back from a tier alone, or the sequences that computed the text did not write it.
+ * Why no more of a prompt is cached. `side-evicted`, `side-never-written`: K and V are, up to `keyValueTokens`, but
+ * `sideTensor` is not: its end was evicted, also with K and V that came back from a tier alone, or the sequences that
+ * computed the text did not write it.
  */
 export type PrefixExplanation = (TextExplanation | {
   readonly tokens: number;
@@ -32,19 +33,25 @@ export type PrefixExplanation = (TextExplanation | {
 
 /** What `Prefixes.lookup` finds. */
 export interface PrefixLookup {
-  /** Tokens of the prompt that `acquire` would find now. One is left to compute, unless a value is kept for the whole prompt. */
+  /**
+   * Tokens of the prompt that `acquire` would find now. One is left to compute, unless a value is kept for the whole
+   * prompt.
+   */
   readonly cachedTokens: number;
   /**
-   * Tokens that it will find once running sequences have computed what they are at: waiting for them may be cheaper than
-   * computing the same twice. Equal to `cachedTokens` when none does.
+   * Tokens that it will find once running sequences have computed what they are at: waiting for them may be cheaper
+   * than computing the same twice. Equal to `cachedTokens` when none does.
    */
   readonly pendingTokens: number;
   /**
-   * Tokens behind `cachedTokens` that `promote` could bring from tiers, as far as known without asking them. 0 for a request that carries side
-   * tensors, of which tiers have no rows: it would compute them all the same.
+   * Tokens behind `cachedTokens` that `promote` could bring from tiers, as far as known without asking them. 0 for a
+   * request that carries side tensors, of which tiers have no rows: it would compute them all the same.
    */
   readonly demotedTokens: number;
-  /** Where the prompt lies, stretch by stretch: on the device, in tiers, in several of them. What lies nowhere is left out. */
+  /**
+   * Where the prompt lies, stretch by stretch: on the device, in tiers, in several of them. What lies nowhere is left
+   * out.
+   */
   readonly stretches: readonly TextPlace[];
 }
 
@@ -56,12 +63,16 @@ export interface PrefixDrop {
   readonly sequences: number;
   /** Blocks that tiers were known to have, or were about to get. */
   readonly tierBlocks: number;
-  /** Tiers that are out of service or whose stores did not take note, by name: what they have of it may be found again. */
+  /**
+   * Tiers that are out of service or whose stores did not take note, by name: what they have of it may be found again.
+   */
   readonly unreachedTiers: readonly string[];
 }
 
 /** How a text is brought up. */
-export type HowToBring = Pick<PromotionRequest, 'deadlineMs' | 'signal' | 'priority' | 'isHint'> & { readonly selection?: ReadSelection | undefined };
+export type HowToBring = Pick<PromotionRequest, 'deadlineMs' | 'signal' | 'priority' | 'isHint'> & {
+  readonly selection?: ReadSelection | undefined;
+};
 
 const nothing: PrefixLookup = { cachedTokens: 0, pendingTokens: 0, demotedTokens: 0, stretches: [] };
 
@@ -73,7 +84,9 @@ export class CachedTexts {
   readonly #leases: SlotLeases;
   readonly #cached: CachedRows;
 
-  constructor(memory: SlotMemory, leases: SlotLeases, cached: CachedRows, side: SideTensors, tiers: CacheTiers | undefined) {
+  constructor(
+    memory: SlotMemory, leases: SlotLeases, cached: CachedRows, side: SideTensors, tiers: CacheTiers | undefined,
+  ) {
     this.#memory = memory;
     this.#leases = leases;
     this.#cached = cached;
@@ -101,7 +114,10 @@ export class CachedTexts {
     this.#cached.flushCommits();
   }
 
-  /** What a request would find of a text, in K, V and the side tensors `needs`. Changes nothing, not even what is evicted next. */
+  /**
+   * What a request would find of a text, in K, V and the side tensors `needs`. Changes nothing, not even what is
+   * evicted next.
+   */
   find(domain: PrefixDomain, text: Int32Array, needs: number): PrefixLookup {
     const { side, tiers } = this;
     this.#cached.flushCommits();
@@ -112,7 +128,8 @@ export class CachedTexts {
     const { tokens, pendingTokens } = hit;
     const onDevice = tokens === 0 ? [] : [{ from: 0, to: tokens, places: ['device'] }];
     return {
-      cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens), demotedTokens: needs === 0 ? tiers?.demotedTokens(domain, text, tokens) ?? 0 : 0,
+      cachedTokens: tokens, pendingTokens: Math.max(tokens, pendingTokens),
+      demotedTokens: needs === 0 ? tiers?.demotedTokens(domain, text, tokens) ?? 0 : 0,
       stretches: tiers?.stretches(domain, text, tokens) ?? onDevice,
     };
   }
@@ -135,7 +152,9 @@ export class CachedTexts {
     const isForgetting = this.isForgetting(); // then nothing is found
     if (tiers !== undefined && !isForgetting) {
       const isText = text.every((token) => token >= 0);
-      return selection !== undefined && isText ? tiers.selections.texts.find({ domain, text, signal: how.signal, selection }) : tiers.promote({ domain, text, ...how });
+      return selection !== undefined && isText
+        ? tiers.selections.texts.find({ domain, text, signal: how.signal, selection })
+        : tiers.promote({ domain, text, ...how });
     }
     this.#cached.flushCommits();
     const cachedTokens = isForgetting ? 0 : this.#cached.index.match(domain, text, text.length).tokens;
@@ -149,17 +168,23 @@ export class CachedTexts {
     return this.#cached.isForgetting;
   }
 
-  /** Nothing that running sequences compute from here on is cached; what they have computed stays. Transfers go on. Throws what the driver throws. */
+  /**
+   * Nothing that running sequences compute from here on is cached; what they have computed stays. Transfers go on.
+   * Throws what the driver throws.
+   */
   stopStoring(): void {
     const { slots } = this.#memory;
     this.#leases.synchronize();
     this.#cached.flushCommits();
-    for (let slot = 0; slot < slots.count; slot += 1) if (!slots.isTransfer(slot)) this.#cached.tokens.stopStoring(slot);
+    for (let slot = 0; slot < slots.count; slot += 1) {
+      if (!slots.isTransfer(slot)) this.#cached.tokens.stopStoring(slot);
+    }
   }
 
   /**
-   * Drops what the scope says, here and in tiers; sequences of such text keep what they use and are not cached any more. From the call on nothing
-   * of it is found; resolves when it is gone. Rejects with what the driver throws, once all else is done.
+   * Drops what the scope says, here and in tiers; sequences of such text keep what they use and are not cached any
+   * more. From the call on nothing of it is found; resolves when it is gone. Rejects with what the driver throws, once
+   * all else is done.
    */
   async drop(scope: TextScope): Promise<PrefixDrop> {
     const { tokens } = this.#cached;
@@ -180,14 +205,18 @@ export class CachedTexts {
     }
   }
 
-  /** Drops all; returns how many rows it let go of. `preempt`: releases sequences that use some. Throws KV_PREFIX_IN_USE. */
+  /**
+   * Drops all; returns how many rows it let go of. `preempt`: releases sequences that use some. Throws
+   * KV_PREFIX_IN_USE.
+   */
   reset(preempt: boolean): number {
     const { tiers } = this;
     const { layout, slots } = this.#memory;
     const cached = this.#cached;
     tiers?.interrupt();
     this.#leases.synchronize();
-    const users = Array.from({ length: slots.count }, (_, slot) => slot).filter((slot) => cached.tokens.of(slot) !== undefined);
+    const users =
+      Array.from({ length: slots.count }, (_, slot) => slot).filter((slot) => cached.tokens.of(slot) !== undefined);
     if (users.length > 0 && !preempt) throw createError('KV_PREFIX_IN_USE', { sequences: users.length });
     tiers?.clear();
     for (const slot of users) {

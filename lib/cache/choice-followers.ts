@@ -1,5 +1,6 @@
-// ChoiceFollowers: what is made of the tokens that layers of sequences have chosen: means by block, text that comes to faster tiers and to the
-// device, blocks that are stored anew in another order. Hints, all of them: no request is the worse for them.
+// ChoiceFollowers: what is made of the tokens that layers of sequences have chosen: means by block, text that comes to
+// faster tiers and to the device, blocks that are stored anew in another order. Hints, all of them: no request is the
+// worse for them.
 
 import { ChoiceNotes } from '../importance/choice-notes.js';
 import type { SelectedText } from '../importance/selected-text.js';
@@ -19,7 +20,10 @@ export class ChoiceFollowers {
   readonly #report: (error: unknown) => void;
 
   /** @param report Hears of failures that no call reports. */
-  constructor(means: ImportanceMeans, raised: RaisedBlocks, raisedTexts: RaisedTexts, reordering: Reordering, report: (error: unknown) => void) {
+  constructor(
+    means: ImportanceMeans, raised: RaisedBlocks, raisedTexts: RaisedTexts, reordering: Reordering,
+    report: (error: unknown) => void,
+  ) {
     this.means = means;
     this.raised = raised;
     this.raisedTexts = raisedTexts;
@@ -27,9 +31,16 @@ export class ChoiceFollowers {
     this.#report = report;
   }
 
-  /** Notes what the layers of a sequence choose of these blocks, which have its text behind its first `exactTokens` tokens. */
-  notesOf(selected: SelectedText, blocks: readonly StoredBlock[], domain: PrefixDomain, exactTokens: number): ChoiceNotes {
-    return new ChoiceNotes(this.means, blocks, exactTokens, selected.tokens, (isNoted) => { this.#chose(selected, blocks, domain, isNoted); });
+  /**
+   * Notes what the layers of a sequence choose of these blocks, which have its text behind its first `exactTokens`
+   * tokens.
+   */
+  notesOf(
+    selected: SelectedText, blocks: readonly StoredBlock[], domain: PrefixDomain, exactTokens: number,
+  ): ChoiceNotes {
+    return new ChoiceNotes(
+      this.means, blocks, exactTokens, selected.tokens,
+      (isNoted) => { this.#chose(selected, blocks, domain, isNoted); });
   }
 
   /** Resolves when nothing is on its way to where it was raised to. */
@@ -55,7 +66,10 @@ export class ChoiceFollowers {
     return reordering === undefined ? this.stopRaising() : [reordering, ...this.stopRaising()];
   }
 
-  /** A request's layers have chosen of these blocks. What is made of it are hints: the request is none the worse for a tier of a user's that throws. */
+  /**
+   * A request's layers have chosen of these blocks. What is made of it are hints: the request is none the worse for a
+   * tier of a user's that throws.
+   */
   #chose({ text }: SelectedText, blocks: readonly StoredBlock[], domain: PrefixDomain, isNoted: boolean): void {
     try {
       for (const block of blocks) this.raised.offer(block);

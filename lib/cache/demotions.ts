@@ -1,5 +1,6 @@
-// Demotions: store finished text in the tiers that want it, block by block, in the background: later it can be evicted without loss and
-// without a copy. One text at a time, each read through a transfer; what a tier has in memory goes on to slower ones from there.
+// Demotions: store finished text in the tiers that want it, block by block, in the background: later it can be evicted
+// without loss and without a copy. One text at a time, each read through a transfer; what a tier has in memory goes on
+// to slower ones from there.
 
 import type { StoredBlock } from '../tiers/stored-texts.js';
 import type { OpenTier } from '../tiers/open-tier.js';
@@ -25,7 +26,9 @@ export class Demotions {
   readonly #transfers: Transfers;
   readonly #finished: FinishedTexts;
   readonly #index: PrefixIndex;
-  /** Texts that could not be read, for queued work or want of room, and are still cached: tried again with the next one. */
+  /**
+   * Texts that could not be read, for queued work or want of room, and are still cached: tried again with the next one.
+   */
   #postponed: FinishedText[] = [];
   #running: Promise<void> | undefined;
   #isOver = false;
@@ -60,7 +63,10 @@ export class Demotions {
     return this.waiting + this.#underWay;
   }
 
-  /** Resolves when every finished text has been offered to the tiers, as far as it can be read: what was interrupted is read again. */
+  /**
+   * Resolves when every finished text has been offered to the tiers, as far as it can be read: what was interrupted is
+   * read again.
+   */
   async settled(): Promise<void> {
     await this.#quiet();
     for (;;) {
@@ -111,7 +117,9 @@ export class Demotions {
       const finished = this.#postponed.shift(); // those that are put back go to the end
       if (finished !== undefined) await this.#storeOrPostpone(finished);
     }
-    for (let finished = this.#finished.take(); finished !== undefined; finished = this.#finished.take()) await this.#storeOrPostpone(finished);
+    for (let finished = this.#finished.take(); finished !== undefined; finished = this.#finished.take()) {
+      await this.#storeOrPostpone(finished);
+    }
   }
 
   async #storeOrPostpone(finished: FinishedText): Promise<void> {
@@ -136,7 +144,8 @@ export class Demotions {
     const { clears } = this.#tiers; // what was begun before another is not stored
     const blocks = this.#blocksOf(finished);
     try {
-      const wanted = blocks.map((block): WantedBlock => ({ block, wanting: this.#wanting(block) })).filter(({ wanting }) => wanting.length > 0);
+      const wanted = blocks.map((block): WantedBlock => ({ block, wanting: this.#wanting(block) }))
+        .filter(({ wanting }) => wanting.length > 0);
       if (wanted.length === 0) return true;
       let transfer: Transfer | undefined;
       try {

@@ -1,12 +1,14 @@
-// Fence: what an engine says about work that it has queued and that may not be over: a stream, or a step of its own. A device-wide
-// synchronise would not do: work may be built but not launched yet, which only the engine's own step number or an event on its
-// stream can tell. Read without allocating: a commit may have one in every step.
+// Fence: what an engine says about work that it has queued and that may not be over: a stream, or a step of its own. A
+// device-wide synchronise would not do: work may be built but not launched yet, which only the engine's own step number
+// or an event on its stream can tell. Read without allocating: a commit may have one in every step.
 
 import { types } from 'node:util';
 
 import { createError } from '../base/errors.js';
 import type { Driver } from '../device/driver.js';
-import { integer, isAddress, isOptionsObject, optional, readOptions, streamField, type FieldPlace } from '../base/options.js';
+import {
+  integer, isAddress, isOptionsObject, optional, readOptions, streamField, type FieldPlace,
+} from '../base/options.js';
 
 /**
  * `stream`: all work queued on it so far (a CUstream as a bigint). `step`: the engine's own step number, which
@@ -22,7 +24,10 @@ export interface ReleaseOptions {
 
 /** Options of `KvCache.commit` and `KvCache.discard`. */
 export interface CommitOptions {
-  /** What must be over before the memory that the batch used may change hands. Default: the cache's `stream`, or nothing. */
+  /**
+   * What must be over before the memory that the batch used may change hands. Default: the cache's `stream`, or
+   * nothing.
+   */
   readonly fence?: Fence | undefined;
 }
 
@@ -55,7 +60,9 @@ export function readFence(owner: string, options: FenceOptions | undefined, give
   if (hasOnly(fence, 'stream', 'step')) {
     const { stream, step } = fence as { readonly stream?: unknown; readonly step?: unknown };
     if (step === undefined && isAddress(stream)) return given.set(-1, stream);
-    if (stream === undefined && Number.isSafeInteger(step) && (step as number) >= 0) return given.set(step as number, undefined);
+    if (stream === undefined && Number.isSafeInteger(step) && (step as number) >= 0) {
+      return given.set(step as number, undefined);
+    }
   }
   const { stream, step } = fenceMembers(fence, { owner, option: 'fence' });
   return given.set(step ?? -1, stream);
@@ -63,7 +70,9 @@ export function readFence(owner: string, options: FenceOptions | undefined, give
 
 const members = { stream: optional(streamField), step: optional(integer()) };
 
-function fenceMembers(fence: unknown, place: FieldPlace): { readonly stream?: bigint | undefined; readonly step?: number | undefined } {
+function fenceMembers(
+  fence: unknown, place: FieldPlace,
+): { readonly stream?: bigint | undefined; readonly step?: number | undefined } {
   if (isOptionsObject(fence)) {
     const read = readOptions(place.owner, fence, members, place.option);
     if (read.stream !== undefined && read.step !== undefined) throw onlyOne(place);
@@ -74,8 +83,13 @@ function fenceMembers(fence: unknown, place: FieldPlace): { readonly stream?: bi
   });
 }
 
-/** Throws KV_INVALID_OPTION for a stream where there are none but 0n, on which nothing runs when a call has returned, and those that the driver lent. */
-export function checkFence(owner: 'Sequence.release' | 'KvCache.commit' | 'KvCache.discard', fence: GivenFence, driver: Driver): void {
+/**
+ * Throws KV_INVALID_OPTION for a stream where there are none but 0n, on which nothing runs when a call has returned,
+ * and those that the driver lent.
+ */
+export function checkFence(
+  owner: 'Sequence.release' | 'KvCache.commit' | 'KvCache.discard', fence: GivenFence, driver: Driver,
+): void {
   const { stream } = fence;
   if (driver.info.hasStreams || stream === undefined || stream === 0n) return;
   if (driver.hasLent(stream)) { // it stands for nothing there
@@ -91,7 +105,8 @@ export function checkFence(owner: 'Sequence.release' | 'KvCache.commit' | 'KvCac
 
 function onlyOne(place: FieldPlace): Error {
   return createError('KV_INVALID_OPTION', {
-    reason: 'range', ...place, expected: '{ stream: bigint } or { step: integer }', received: 'both', hint: 'Give one of the two.',
+    reason: 'range', ...place, expected: '{ stream: bigint } or { step: integer }', received: 'both',
+    hint: 'Give one of the two.',
   });
 }
 

@@ -1,5 +1,5 @@
-// FetchQueue: blocks on their way from tiers, in their order, some ahead of those that are loaded. What has arrived belongs to the caller,
-// which releases it; `releaseAll` gives back the rest.
+// FetchQueue: blocks on their way from tiers, in their order, some ahead of those that are loaded. What has arrived
+// belongs to the caller, which releases it; `releaseAll` gives back the rest.
 
 import type { Fetched, Missed } from '../tiers/open-tier.js';
 import { readsAtATime } from '../tiers/load-estimate.js';
@@ -21,7 +21,10 @@ export class FetchQueue {
     this.#fetch = fetch;
   }
 
-  /** What has arrived from block `at` on without a gap, one at least, which it waits for, and half as many as are read at a time at most. They are the caller's. */
+  /**
+   * What has arrived from block `at` on without a gap, one at least, which it waits for, and half as many as are read
+   * at a time at most. They are the caller's.
+   */
   async next(at: number): Promise<FetchEnd[]> {
     for (let ahead = at; ahead < Math.min(at + readsAtATime, this.#blocks.length); ahead += 1) this.#begin(ahead);
     await this.#pending[at];

@@ -1,6 +1,6 @@
-// FinishedTexts: text that was computed and whose sequence is over, waiting to be stored in tiers. Bounded in tokens: first the texts are dropped
-// whose prompts found nothing, which return least (a prompt that found something goes on with a text that has returned), those that wait
-// longest first; and counted. Without tiers nothing is kept.
+// FinishedTexts: text that was computed and whose sequence is over, waiting to be stored in tiers. Bounded in tokens:
+// first the texts are dropped whose prompts found nothing, which return least (a prompt that found something goes on
+// with a text that has returned), those that wait longest first; and counted. Without tiers nothing is kept.
 
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
@@ -46,7 +46,10 @@ export class FinishedTexts {
     const { path, buffer } = known;
     if (!path.isStored || path.isTransfer || path.length === 0) return;
     const { length, promptTokens = length, sharedTokens } = path;
-    const request = { promptTokens, newTokens: Math.max(0, promptTokens - sharedTokens), answerTokens: Math.max(0, length - promptTokens) };
+    const request = {
+      promptTokens, newTokens: Math.max(0, promptTokens - sharedTokens),
+      answerTokens: Math.max(0, length - promptTokens),
+    };
     this.#waiting.push({ domain: index.domainOf(path), text: buffer.slice(0, length), request, level: path.level });
     this.#tokens += path.length;
     while (this.#tokens > this.#mostTokens && this.#waiting.length > 1) this.#dropLeast();

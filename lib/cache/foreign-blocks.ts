@@ -1,6 +1,6 @@
-// ForeignBlocks: asks tiers whose blocks others store too (`find`) which whole blocks of a text they have beyond those that are known. An answer is
-// waited for a small share of the time that computing takes; one that comes later only tells how fast the tier is, and the request goes on with
-// what the other tiers have.
+// ForeignBlocks: asks tiers whose blocks others store too (`find`) which whole blocks of a text they have beyond those
+// that are known. An answer is waited for a small share of the time that computing takes; one that comes later only
+// tells how fast the tier is, and the request goes on with what the other tiers have.
 
 import type { PrefixDomain } from '../prefix/domain.js';
 import { FreeTime } from '../tiers/free-time.js';
@@ -33,8 +33,9 @@ export class ForeignBlocks {
   }
 
   /**
-   * Notes which whole blocks of the text tiers have that were not known to have them. Ends when `limit` is aborted, of which a tier that is being asked
-   * hears. Returns why it is not known what all of them have, where that is so: of the first that has not said it.
+   * Notes which whole blocks of the text tiers have that were not known to have them. Ends when `limit` is aborted, of
+   * which a tier that is being asked hears. Returns why it is not known what all of them have, where that is so: of the
+   * first that has not said it.
    */
   async find(request: FindRequest, limit: AbortSignal, clock: LoadClock): Promise<Unasked | undefined> {
     const { domain, text } = request;
@@ -45,7 +46,8 @@ export class ForeignBlocks {
       if (!open.canFind) continue;
       const keys = this.#tiers.keys.ofText(domain, text, this.#tiers.names);
       // What it has may lead on to blocks that are known, and behind these there may be more.
-      for (let missing = -1, from = this.#wholeBlocks(domain, text); from < keys.length && from !== missing; from = this.#wholeBlocks(domain, text)) {
+      for (let missing = -1, from = this.#wholeBlocks(domain, text);
+          from < keys.length && from !== missing; from = this.#wholeBlocks(domain, text)) {
         if (!request.isHint && open.finds.passesBy()) {
           unasked ??= 'recompute-cheaper';
           break;
@@ -63,12 +65,20 @@ export class ForeignBlocks {
     return unasked;
   }
 
-  /** How many of these blocks the tier has. Where it has not said so in time its answer is owed, and tells how fast it is. */
-  async #ask(open: OpenTier, keys: readonly string[], { mostMs, limit, clock }: { readonly mostMs: number; readonly limit: AbortSignal; readonly clock: LoadClock }): Promise<Found> {
+  /**
+   * How many of these blocks the tier has. Where it has not said so in time its answer is owed, and tells how fast it
+   * is.
+   */
+  async #ask(
+    open: OpenTier, keys: readonly string[],
+    { mostMs, limit, clock }: { readonly mostMs: number; readonly limit: AbortSignal; readonly clock: LoadClock },
+  ): Promise<Found> {
     const cancel = new AbortController();
     const late = new AbortController();
     const over = new Promise<undefined>((resolve) => {
-      for (const { signal } of [cancel, late]) signal.addEventListener('abort', () => { resolve(undefined); }, { once: true });
+      for (const { signal } of [cancel, late]) {
+        signal.addEventListener('abort', () => { resolve(undefined); }, { once: true });
+      }
     });
     const abort = (): void => { cancel.abort(limit.reason); };
     limit.addEventListener('abort', abort, { once: true });

@@ -1,6 +1,6 @@
-// GivenUpRows: rows at the end of running sequences' slots that are not the sequence's any more, as other sequences need them: it took
-// tokens back behind a fork, say. They are unmapped at once, or stay mapped behind the slot's fence, and until then their pages
-// are not free. Decides nothing.
+// GivenUpRows: rows at the end of running sequences' slots that are not the sequence's any more, as other sequences
+// need them: it took tokens back behind a fork, say. They are unmapped at once, or stay mapped behind the slot's fence,
+// and until then their pages are not free. Decides nothing.
 
 import type { RowRegistry } from './row-registry.js';
 import type { SlotMemory } from './slot-memory.js';
@@ -18,7 +18,10 @@ export class GivenUpRows {
     this.#registry = registry;
   }
 
-  /** The slot's rows from `row` on are not its own from here on, and what was set aside for it is not any more. `unmap` unmaps them. */
+  /**
+   * The slot's rows from `row` on are not its own from here on, and what was set aside for it is not any more. `unmap`
+   * unmaps them.
+   */
   add(slot: number, row: number): void {
     const { native, slots, views } = this.#memory;
     this.#slots.add(slot);
@@ -54,7 +57,10 @@ export class GivenUpRows {
     if (failure !== undefined) throw failure.error;
   }
 
-  /** Waits until the slot can be written up to its row `rows` - 1, and unmaps what is in the way. Throws as `SlotFences.wait`. */
+  /**
+   * Waits until the slot can be written up to its row `rows` - 1, and unmaps what is in the way. Throws as
+   * `SlotFences.wait`.
+   */
   clear(slot: number, rows: number): void {
     if (this.#memory.slots.foreignRow[slot]! >= rows) return;
     this.#memory.fences.wait(slot, 'write to');

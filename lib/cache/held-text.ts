@@ -1,5 +1,5 @@
-// HeldText: text that tiers brought for a request that has no slot yet: a transfer holds it, so that it is not evicted. For want of pages it ends
-// as all transfers do; then the text is cached like any other.
+// HeldText: text that tiers brought for a request that has no slot yet: a transfer holds it, so that it is not evicted.
+// For want of pages it ends as all transfers do; then the text is cached like any other.
 
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { Transfer, Transfers } from './transfers.js';

@@ -1,5 +1,5 @@
-// IdleRows: rows that idle slots map without text in them. One idle slot has them ready for the next prompt, and together they have no more than
-// the cache's limit.
+// IdleRows: rows that idle slots map without text in them. One idle slot has them ready for the next prompt, and
+// together they have no more than the cache's limit.
 
 import type { RowSupply } from './row-supply.js';
 import type { SlotChoice } from './slot-choice.js';
@@ -27,7 +27,10 @@ export class IdleRows {
     this.#rules = rules;
   }
 
-  /** Requests rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may have together. */
+  /**
+   * Requests rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may
+   * have together.
+   */
   keepEager(): void {
     const { eagerRows, idleRowsLimit } = this.#rules;
     if (eagerRows === 0) return;

@@ -1,6 +1,8 @@
 // The options of a KvCache: meaning, unit, range and default of each, and how they are read.
 
-import { instanceOf, integer, oneOf, optional, policy, readOptions, streamField, withDefault, type Field } from '../base/options.js';
+import {
+  instanceOf, integer, oneOf, optional, policy, readOptions, streamField, withDefault, type Field,
+} from '../base/options.js';
 import { ahead, onDemand, type GrowthPolicy } from './memory-policies.js';
 import { bestFit, type PlacementPolicy } from './memory-policies.js';
 import { leastRecentlyUsed, tailsFirst, type ReclaimPolicy } from './memory-policies.js';
@@ -21,15 +23,17 @@ export interface KvCacheOptions {
   /** Tokens a sequence can have; address space is cheap, pages are not used until needed. 1 … 2³¹ − 1. */
   readonly maxTokens: number;
   /**
-   * Bytes of physical memory the cache may use: at least one row, at most what the driver has (on mock: any number). Required unless
-   * `pool` is given.
+   * Bytes of physical memory the cache may use: at least one row, at most what the driver has (on mock: any number).
+   * Required unless `pool` is given.
    */
   readonly memoryBudgetBytes?: number | undefined;
   /** A driver, or the kind to open. Default `auto`: cuda where there is a GPU, else host. Not together with `pool`. */
   readonly driver?: Driver | DriverChoice | undefined;
   /** Pages shared with other caches, with a budget of at least one row; its driver and page size count. */
   readonly pool?: PagePool | undefined;
-  /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's, 2 MiB. Not together with `pool`. */
+  /**
+   * Bytes of a page, a multiple of the driver's granularity. Default: the driver's, 2 MiB. Not together with `pool`.
+   */
   readonly pageBytes?: number | undefined;
   /** Device memory that new pages leave free: see PagePool. Not together with `pool`. */
   readonly headroomBytes?: number | undefined;
@@ -43,37 +47,47 @@ export interface KvCacheOptions {
   readonly placement?: PlacementPolicy | undefined;
   /** Where rows are taken from when pages are short. Default `tailsFirst()`. */
   readonly reclaim?: ReclaimPolicy | undefined;
-  /** Rows that the mapper keeps mapped in one idle slot, so that a new prompt starts at once; within `idleRowsLimit`. Default 0. */
+  /**
+   * Rows that the mapper keeps mapped in one idle slot, so that a new prompt starts at once; within `idleRowsLimit`.
+   * Default 0.
+   */
   readonly eagerRows?: number | undefined;
-  /** Rows that idle slots may keep together beside cached prefixes; above it `reclaim` takes some back at release. Default: no bound. */
+  /**
+   * Rows that idle slots may keep together beside cached prefixes; above it `reclaim` takes some back at release.
+   * Default: no bound.
+   */
   readonly idleRowsLimit?: number | undefined;
-  /** Cached prefixes: how many, whose first to go. `off`: nothing is kept and nothing is shared but by `fork`. Default: on. */
+  /**
+   * Cached prefixes: how many, whose first to go. `off`: nothing is kept and nothing is shared but by `fork`. Default:
+   * on.
+   */
   readonly prefixCache?: PrefixCacheOptions | 'off' | undefined;
   /**
-   * `between-tenants`: a page is zeroed before a sequence of another tenant gets it, and before another cache of the pool does whose
-   * sequences have no tenants because its own `scrub` is `off`. Default `off`.
+   * `between-tenants`: a page is zeroed before a sequence of another tenant gets it, and before another cache of the
+   * pool does whose sequences have no tenants because its own `scrub` is `off`. Default `off`.
    */
   readonly scrub?: 'off' | 'between-tenants' | undefined;
   /**
-   * The engine's stream, a CUstream as a bigint: fence of every commit that has none, and where the cache queues copies behind the
-   * engine's work. It must live until the cache is closed. Default: none; work that a commit does not name is over when it returns.
-   * Without meaning where the driver has no streams.
+   * The engine's stream, a CUstream as a bigint: fence of every commit that has none, and where the cache queues copies
+   * behind the engine's work. It must live until the cache is closed. Default: none; work that a commit does not name
+   * is over when it returns. Without meaning where the driver has no streams.
    */
   readonly stream?: bigint | undefined;
   /**
-   * What a stage computes beside K and V for each token, by name: cached with the prefix, and handed on. Default: none, which costs
-   * nothing.
+   * What a stage computes beside K and V for each token, by name: cached with the prefix, and handed on. Default: none,
+   * which costs nothing.
    */
   readonly sideTensors?: SideTensorShapes | undefined;
   /**
-   * The host driver that side tensors are kept with which are in the CPU's memory: one whose memory, mappings or huge pages are yours to
-   * choose. It must live until the cache is closed. Default: one of the cache's own, which takes memory when a page is created, with huge
-   * pages where a tensor's `pageBytes` is a multiple of 2 MiB.
+   * The host driver that side tensors are kept with which are in the CPU's memory: one whose memory, mappings or huge
+   * pages are yours to choose. It must live until the cache is closed. Default: one of the cache's own, which takes
+   * memory when a page is created, with huge pages where a tensor's `pageBytes` is a multiple of 2 MiB.
    */
   readonly sideDriver?: Driver | undefined;
   /**
-   * Bytes of all pages of side tensors together, at least one page of each: cached rows are evicted for those of running sequences.
-   * `setSideBudget` changes it. Default: as many tokens as K and V have room for, and a page for each slot and tensor.
+   * Bytes of all pages of side tensors together, at least one page of each: cached rows are evicted for those of
+   * running sequences. `setSideBudget` changes it. Default: as many tokens as K and V have room for, and a page for
+   * each slot and tensor.
    */
   readonly sideBudgetBytes?: number | undefined;
   /** Released sequences whose side tensors hand-overs may still keep. 0 … 1,048,576. Default: as many as `slots`. */

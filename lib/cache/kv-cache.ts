@@ -1,9 +1,9 @@
-// KvCache: one long stretch of addresses per tensor, and memory under it only where sequences are. The public face: it checks what
-// callers give and passes it on to the parts that `openCache` builds: leases (which sequence has which slot), steps (the hot path),
-// prefixes, statistics. For one Node thread; workers open their own.
+// KvCache: one long stretch of addresses per tensor, and memory under it only where sequences are. The public face: it
+// checks what callers give and passes it on to the parts that `openCache` builds: leases (which sequence has which
+// slot), steps (the hot path), prefixes, statistics. For one Node thread; workers open their own.
 //
-// Invariants: the `length + prepared` tokens of a sequence always have memory; a slot changes hands only when idle, that is
-// released and past its fence; no public method leaves half a change behind.
+// Invariants: the `length + prepared` tokens of a sequence always have memory; a slot changes hands only when idle,
+// that is released and past its fence; no public method leaves half a change behind.
 
 import { checkInteger } from '../base/options.js';
 import { checkStack } from '../base/stack.js';
@@ -31,7 +31,10 @@ import type { Tensor } from './slot-memory.js';
 import type { CacheCounts, CacheMetrics } from './statistics.js';
 import { byAsking, deviceLost, readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../device/wait.js';
 
-/** The KV cache of one model on one device: slots of contiguous addresses, and pages where sequences are. For one Node thread. */
+/**
+ * The KV cache of one model on one device: slots of contiguous addresses, and pages where sequences are. For one Node
+ * thread.
+ */
 export class KvCache {
   /** Where tensors, slots and rows lie. */
   readonly layout: Layout;
@@ -48,7 +51,10 @@ export class KvCache {
   readonly #parts: CacheParts;
   readonly #membership: Membership<PoolMember>;
 
-  /** Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
+  /**
+   * Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver
+   * throws.
+   */
   constructor(options: KvCacheOptions) {
     const parts = openCache(readKvCacheOptions(options), this);
     const { memory, supply, leases, idleRows, tiers } = parts;
@@ -94,17 +100,20 @@ export class KvCache {
     const { leases, idleRows, ahead, memory } = this.#parts;
     const { promptTokens, reserve, tenant, stream } = read;
     const { side } = this.#parts;
-    const needs = read.needs === undefined ? side.everything : side.names.bitsOf('KvCache.acquire', 'needs', read.needs);
+    const needs =
+      read.needs === undefined ? side.everything : side.names.bitsOf('KvCache.acquire', 'needs', read.needs);
     const prompt = this.prefixes.promptOf(read);
     const selected = prompt === undefined ? undefined : read.selected;
     if (selected !== undefined) this.#parts.tiers!.selections.texts.check(selected, prompt!);
     const admitted = leases.acquire({
-      promptTokens, isEarmarked: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt, needs, stream,
+      promptTokens, isEarmarked: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt,
+      needs, stream,
       isTransfer: false,
     });
     let selection: TokenSelection | undefined;
     try {
-      selection = selected && this.#parts.tiers!.selections.begin(selected, admitted, prompt!.domain, leaseCheck(this.#parts, admitted.slot));
+      selection = selected && this.#parts.tiers!.selections.begin(
+        selected, admitted, prompt!.domain, leaseCheck(this.#parts, admitted.slot));
       ahead.requestFor(admitted.slot);
     } catch (error) { // a growth policy's, or there is no memory for what is selected
       leases.release(admitted.slot);
@@ -116,7 +125,10 @@ export class KvCache {
     return new Sequence(this.#parts, admitted, { demotedTokens, selection });
   }
 
-  /** A batch with room for `capacity` sequences (default: all slots); it grows by itself. Reuse it: clear, add, prepare, commit. */
+  /**
+   * A batch with room for `capacity` sequences (default: all slots); it grows by itself. Reuse it: clear, add, prepare,
+   * commit.
+   */
   createBatch(capacity = this.maxSequences): Batch {
     checkInteger('KvCache.createBatch', 'capacity', capacity);
     this.#checkOpen('create a batch');
@@ -125,12 +137,12 @@ export class KvCache {
 
   /**
    * Before a forward pass: gives every sequence of the batch memory for its tokens, or changes nothing. Throws
-   * KV_OUT_OF_PAGES with the rows needed and had (release or preempt a sequence, try again), KV_SLOT_BUSY when a sequence is
-   * in another prepared batch, KV_WORK_QUEUED when rows can change hands only after a step of the engine, KV_SLOT_RELEASED,
-   * KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
+   * KV_OUT_OF_PAGES with the rows needed and had (release or preempt a sequence, try again), KV_SLOT_BUSY when a
+   * sequence is in another prepared batch, KV_WORK_QUEUED when rows can change hands only after a step of the engine,
+   * KV_SLOT_RELEASED, KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
    *
-   * A batch keeps what was added until `clear`: prepared again after `commit`, it asks for as many tokens once more behind the new
-   * lengths; after `discard`, for the same ones.
+   * A batch keeps what was added until `clear`: prepared again after `commit`, it asks for as many tokens once more
+   * behind the new lengths; after `discard`, for the same ones.
    */
   prepare(batch: Batch): void {
     this.#checkOpen('prepare a batch');
@@ -144,10 +156,11 @@ export class KvCache {
   }
 
   /**
-   * Between `prepare` and `commit`: writes what the pass computed for side tensors, by name, each [tokens of the batch, width] packed in
-   * the batch's order, as a typed array of its dtype (`HandOver.rows` says which). From `commit` on the rows are handed over and
-   * cached. Sequences that do not carry a tensor are passed over. Throws KV_INVALID_OPTION (another dtype, another number of elements,
-   * no such tensor), KV_SIDE_STATE, KV_BATCH_STATE, or what the driver says; then nothing counts as written.
+   * Between `prepare` and `commit`: writes what the pass computed for side tensors, by name, each [tokens of the batch,
+   * width] packed in the batch's order, as a typed array of its dtype (`HandOver.rows` says which). From `commit` on
+   * the rows are handed over and cached. Sequences that do not carry a tensor are passed over. Throws KV_INVALID_OPTION
+   * (another dtype, another number of elements, no such tensor), KV_SIDE_STATE, KV_BATCH_STATE, or what the driver
+   * says; then nothing counts as written.
    */
   writeSide(batch: Batch, rows: SideRowsByName): void {
     const read = readSideRows('KvCache.writeSide', rows);
@@ -164,10 +177,11 @@ export class KvCache {
   }
 
   /**
-   * After the pass, or once it is queued: the batch's tokens are valid for what is queued behind it. With `fence` its work may go on:
-   * no memory that it uses changes hands before. Rows that will be needed soon go to the mapper. A sequence released since
-   * `prepare` is passed over. Throws KV_BATCH_STATE, KV_INVALID_OPTION, and what the driver throws the first time that a stream is
-   * named; then nothing has changed. What the growth policy throws is thrown when the commit is done.
+   * After the pass, or once it is queued: the batch's tokens are valid for what is queued behind it. With `fence` its
+   * work may go on: no memory that it uses changes hands before. Rows that will be needed soon go to the mapper. A
+   * sequence released since `prepare` is passed over. Throws KV_BATCH_STATE, KV_INVALID_OPTION, and what the driver
+   * throws the first time that a stream is named; then nothing has changed. What the growth policy throws is thrown
+   * when the commit is done.
    */
   commit(batch: Batch, options?: CommitOptions): void {
     const fence = readFence('KvCache.commit', options, this.#parts.memory.fences.given);
@@ -179,7 +193,10 @@ export class KvCache {
     if (this.prefixes.hasBlockEvents) this.#parts.memory.late.attempt(() => this.prefixes.publishBlockEvents());
   }
 
-  /** The pass failed or was not run: its tokens do not count, their memory stays mapped. `fence` as `commit`'s. Throws as that. */
+  /**
+   * The pass failed or was not run: its tokens do not count, their memory stays mapped. `fence` as `commit`'s. Throws
+   * as that.
+   */
   discard(batch: Batch, options?: CommitOptions): void {
     const fence = readFence('KvCache.discard', options, this.#parts.memory.fences.given);
     this.lifetime.enter('discard a batch');
@@ -196,7 +213,10 @@ export class KvCache {
     this.#hearFences();
   }
 
-  /** Resolves when a slot is free. Rejects with KV_TIMEOUT, KV_ABORTED, KV_CLOSED or the driver's error; state is as before. */
+  /**
+   * Resolves when a slot is free. Rejects with KV_TIMEOUT, KV_ABORTED, KV_CLOSED or the driver's error; state is as
+   * before.
+   */
   async slotFree(options: WaitOptions = {}): Promise<void> {
     await waitUntil('a free slot', readWaitOptions('KvCache.slotFree', options), () => {
       this.lifetime.enter('wait for a slot');
@@ -210,12 +230,21 @@ export class KvCache {
     this.#parts.cached.registry.follow(follower);
   }
 
-  /** Signals that a caller which waits for slots or pages listens to. Fences on streams give no signal and must be polled. @internal */
+  /**
+   * Signals that a caller which waits for slots or pages listens to. Fences on streams give no signal and must be
+   * polled. @internal
+   */
   capacityChange(): Noticing {
-    return { signals: [this.pool.capacity, deviceLost], mustAsk: () => this.#parts.memory.fences.hasEvents || !this.#parts.side.copies.isIdle };
+    return {
+      signals: [this.pool.capacity, deviceLost],
+      mustAsk: () => this.#parts.memory.fences.hasEvents || !this.#parts.side.copies.isIdle,
+    };
   }
 
-  /** Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as before. */
+  /**
+   * Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as
+   * before.
+   */
   async settled(options: WaitOptions = {}): Promise<void> {
     await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
       this.lifetime.enter('wait for the mapper');
@@ -244,8 +273,8 @@ export class KvCache {
   }
 
   /**
-   * Raises or lowers `sideBudgetBytes`. Lowering evicts cached rows at once; sequences and hand-overs keep what they have. Throws
-   * KV_INVALID_OPTION, and what the driver throws.
+   * Raises or lowers `sideBudgetBytes`. Lowering evicts cached rows at once; sequences and hand-overs keep what they
+   * have. Throws KV_INVALID_OPTION, and what the driver throws.
    */
   setSideBudget(bytes: number): void {
     checkInteger('KvCache.setSideBudget', 'bytes', bytes, 1);
@@ -281,8 +310,8 @@ export class KvCache {
   }
 
   /**
-   * Writes a pattern made of `key`, tensor and token into tokens [fromToken, fromToken + tokens) of every tensor, so that a
-   * test can prove whose bytes are where. The tokens must have memory. Returns the bytes written.
+   * Writes a pattern made of `key`, tensor and token into tokens [fromToken, fromToken + tokens) of every tensor, so
+   * that a test can prove whose bytes are where. The tokens must have memory. Returns the bytes written.
    */
   stamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
     this.lifetime.enter('stamp');
@@ -296,9 +325,10 @@ export class KvCache {
   }
 
   /**
-   * Ends all in order: no request and no sequence begins any more; the schedulers end theirs and wait for the engine's pass; the work of released
-   * sequences is waited for; the tiers store what is finished and close; the cache closes. Rejects with KV_TIMEOUT or KV_ABORTED while an engine
-   * does not answer, and with KV_TIER_STALLED or what a tier's `close` throws once all else is closed. May be called again.
+   * Ends all in order: no request and no sequence begins any more; the schedulers end theirs and wait for the engine's
+   * pass; the work of released sequences is waited for; the tiers store what is finished and close; the cache closes.
+   * Rejects with KV_TIMEOUT or KV_ABORTED while an engine does not answer, and with KV_TIER_STALLED or what a tier's
+   * `close` throws once all else is closed. May be called again.
    */
   async shutdown(options: WaitOptions = {}): Promise<void> {
     if (this.isClosed) return;
@@ -320,10 +350,11 @@ export class KvCache {
   }
 
   /**
-   * Detaches views, stops the mapper, unmaps everything, frees the addresses, and closes the pool if it is the cache's own.
-   * Throws KV_DRIVER_IN_USE while a scheduler's engine computes on it; that no other work on it will be launched is the caller's
-   * word. Streams named in fences are waited for. Finished text that tiers were not offered yet is lost, and a warning says so once: `shutdown`
-   * stores it. Idempotent; after a failure of the driver call it again, it goes on.
+   * Detaches views, stops the mapper, unmaps everything, frees the addresses, and closes the pool if it is the cache's
+   * own. Throws KV_DRIVER_IN_USE while a scheduler's engine computes on it; that no other work on it will be launched
+   * is the caller's word. Streams named in fences are waited for. Finished text that tiers were not offered yet is
+   * lost, and a warning says so once: `shutdown` stores it. Idempotent; after a failure of the driver call it again, it
+   * goes on.
    */
   close(): void {
     if (this.lifetime.isClosed) return;

@@ -1,6 +1,6 @@
-// The policies of memory, all pure: growth (how far ahead of its length a sequence should have memory), placement (which idle slot a
-// new sequence gets) and reclaim (from which slot rows are taken when pages are needed). They see plain numbers and the cache's own
-// arrays, so that a step allocates nothing.
+// The policies of memory, all pure: growth (how far ahead of its length a sequence should have memory), placement
+// (which idle slot a new sequence gets) and reclaim (from which slot rows are taken when pages are needed). They see
+// plain numbers and the cache's own arrays, so that a step allocates nothing.
 
 import { checkInteger } from '../base/options.js';
 
@@ -12,7 +12,9 @@ export interface IdleSlots {
   readonly slots: Int32Array;
   /** Rows mapped in each slot. */
   readonly rows: Int32Array;
-  /** Rows of each candidate that hold nothing that is needed: all of a retired slot, the unused tail of an active one. */
+  /**
+   * Rows of each candidate that hold nothing that is needed: all of a retired slot, the unused tail of an active one.
+   */
   readonly surplusRows: Int32Array;
   /** 1 for candidates that a sequence uses: only their tail is surplus. */
   readonly isActive: Uint8Array;
@@ -21,9 +23,10 @@ export interface IdleSlots {
 }
 
 /**
- * `lengthTokens`: tokens of the sequence that are valid. `earmarkedTokens`: tokens that memory was earmarked for at `acquire`
- * (its whole prompt; 0 without). Returns the tokens that should be mapped soon; less than `lengthTokens` means nothing, Infinity as
- * many as a slot has. What is no number is refused (KV_INVALID_OPTION) once the commit is done.
+ * `lengthTokens`: tokens of the sequence that are valid. `earmarkedTokens`: tokens that memory was earmarked for at
+ * `acquire` (its whole prompt; 0 without). Returns the tokens that should be mapped soon; less than `lengthTokens`
+ * means nothing, Infinity as many as a slot has. What is no number is refused (KV_INVALID_OPTION) once the commit is
+ * done.
  */
 export type GrowthPolicy = (lengthTokens: number, earmarkedTokens: number) => number;
 
@@ -33,20 +36,24 @@ export function onDemand(): GrowthPolicy {
 }
 
 /**
- * Maps ahead in the background: the whole earmarked prompt, whose pages are set aside for it anyway, and then the row that
- * the next `tokens` tokens will touch. Default 16: enough steps for the mapper to be done before the row is needed.
+ * Maps ahead in the background: the whole earmarked prompt, whose pages are set aside for it anyway, and then the row
+ * that the next `tokens` tokens will touch. Default 16: enough steps for the mapper to be done before the row is
+ * needed.
  */
 export function ahead(tokens = 16): GrowthPolicy {
   checkInteger('ahead', 'tokens', tokens, 1);
   return (lengthTokens, earmarkedTokens) => Math.max(lengthTokens + tokens, earmarkedTokens);
 }
 
-/** Returns one of the candidates' slots. `neededRows` is what the prompt needs, 0 when it is not known. `count` is at least 1. */
+/**
+ * Returns one of the candidates' slots. `neededRows` is what the prompt needs, 0 when it is not known. `count` is at
+ * least 1.
+ */
 export type PlacementPolicy = (idle: IdleSlots, neededRows: number) => number;
 
 /**
- * The slot whose mapped rows fit best: the fewest of those with enough, else the most of those with too few; so that the
- * least is mapped now and the least left unused. Among equals the one released longest ago.
+ * The slot whose mapped rows fit best: the fewest of those with enough, else the most of those with too few; so that
+ * the least is mapped now and the least left unused. Among equals the one released longest ago.
  */
 export function bestFit(): PlacementPolicy {
   return ({ count, slots, rows, lastUsed }, neededRows) => {
@@ -71,10 +78,10 @@ export function compareFit(rows: number, other: number, neededRows: number): num
 export type ReclaimPolicy = (idle: IdleSlots, neededRows: number) => number;
 
 /**
- * Rows that no new sequence can be given in place first: the unused tails of active slots, then those behind the text of retired ones,
- * the longest first. Then retired slots that hold nothing, the one with fewest rows first, so that a long prompt finds many in one slot;
- * among equals the one released longest ago. The default: on a trace whose memory is full it maps a sixth less than
- * `leastRecentlyUsed`.
+ * Rows that no new sequence can be given in place first: the unused tails of active slots, then those behind the text
+ * of retired ones, the longest first. Then retired slots that hold nothing, the one with fewest rows first, so that a
+ * long prompt finds many in one slot; among equals the one released longest ago. The default: on a trace whose memory
+ * is full it maps a sixth less than `leastRecentlyUsed`.
  */
 export function tailsFirst(): ReclaimPolicy {
   return ({ count, slots, rows, surplusRows, isActive, lastUsed }) => {
@@ -83,7 +90,8 @@ export function tailsFirst(): ReclaimPolicy {
     for (let index = 1; index < count; index += 1) {
       const slot = slots[index]!;
       const order = rank(slot) - rank(best) ||
-        (rank(slot) < 2 ? surplusRows[best]! - surplusRows[slot]! : surplusRows[slot]! - surplusRows[best]!) || lastUsed[slot]! - lastUsed[best]!;
+        (rank(slot) < 2 ? surplusRows[best]! - surplusRows[slot]! : surplusRows[slot]! - surplusRows[best]!)
+          || lastUsed[slot]! - lastUsed[best]!;
       if (order < 0) best = slot;
     }
     return best;
@@ -91,8 +99,8 @@ export function tailsFirst(): ReclaimPolicy {
 }
 
 /**
- * The unused tails of active slots first, since they hold nothing, the longest first; then retired slots, the one released
- * longest ago first.
+ * The unused tails of active slots first, since they hold nothing, the longest first; then retired slots, the one
+ * released longest ago first.
  */
 export function leastRecentlyUsed(): ReclaimPolicy {
   return ({ count, slots, surplusRows, isActive, lastUsed }) => {

@@ -1,5 +1,5 @@
-// Opens a cache: builds its parts in the order in which they depend on each other, each from those before it. When one cannot be
-// opened, nothing stays reserved.
+// Opens a cache: builds its parts in the order in which they depend on each other, each from those before it. When one
+// cannot be opened, nothing stays reserved.
 
 import { randomInt } from 'node:crypto';
 
@@ -75,11 +75,16 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
   let native: NativeCache | undefined;
   try {
     const model = readModelShape(read.model);
-    const layout = computeLayout({ model, layout: read.layout, slots: read.slots + slotsForTransfers(read), maxTokens: read.maxTokens, pageBytes: pool.pageBytes });
+    const layout = computeLayout({
+      model, layout: read.layout, slots: read.slots + slotsForTransfers(read), maxTokens: read.maxTokens,
+      pageBytes: pool.pageBytes,
+    });
     checkRows(layout);
     checkBudget(layout, pool, isOwn);
     const { native: driver, info: { hasStreams } } = pool.driver;
-    const fences = new SlotFences({ driver: () => driver, slots: layout.slots, stream: hasStreams ? read.stream : undefined });
+    const fences = new SlotFences({
+      driver: () => driver, slots: layout.slots, stream: hasStreams ? read.stream : undefined,
+    });
     const slots = new Slots(layout, fences, read.slots);
     native = openNative(pool, layout, slots, read);
     return openParts({ ...read, model }, cache, { native, pool, layout, slots, fences }, isOwn);
@@ -111,39 +116,54 @@ interface OpenMemory {
   readonly fences: SlotFences;
 }
 
-function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layout, slots, fences }: OpenMemory, ownsPool: boolean): CacheParts {
+function openParts(
+  read: ReadKvCacheOptions, cache: object, { native, pool, layout, slots, fences }: OpenMemory, ownsPool: boolean,
+): CacheParts {
   const { guard } = pool;
   const late = new BackgroundErrors(cache);
-  const memory = new SlotMemory({ native, pool, layout, slots, fences, views: new SlotViews(native, cache, late), late, isScrubbed: read.scrub !== 'off' });
+  const memory = new SlotMemory({
+    native, pool, layout, slots, fences, views: new SlotViews(native, cache, late), late,
+    isScrubbed: read.scrub !== 'off',
+  });
   const options = guarded(read.prefixCache, guard, late);
   const { index, encoder, events, texts, selected } = openIndex(options, cache, memory);
   const registry = new RowRegistry(memory, index);
   const { side, closeMemory: closeSide } = openSideTensors(sideToOpen(read, pool, layout), {
-    nodes: index.texts.tree.nodes, withheld: index.withheld, lengths: slots, late, capacity: pool.capacity, owner: cache,
+    nodes: index.texts.tree.nodes, withheld: index.withheld, lengths: slots, late, capacity: pool.capacity,
+    owner: cache,
   });
   for (const { cover } of side.all) index.listen(cover);
   const tokens = new SequenceTokens(memory, registry, index, side);
   const choice = new SlotChoice(memory, registry, guard.wrap('placement', read.placement));
-  const statistics = new PrefixStatistics({ recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows: layout.groupRows });
+  const statistics = new PrefixStatistics({
+    recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows: layout.groupRows,
+  });
   const finished = options === 'off' || options.tiers.length === 0 ? undefined : new FinishedTexts();
-  const cached = new CachedRows(memory, { registry, tokens, choice, finished, onDropped: (dropped) => statistics.dropped(dropped) });
+  const cached = new CachedRows(memory, {
+    registry, tokens, choice, finished, onDropped: (dropped) => statistics.dropped(dropped),
+  });
   const supply = new RowSupply(memory, cached, guard.wrap('reclaim', read.reclaim));
   const sharing = new RowSharing(memory, cached);
   const admission = new Admission(memory, supply, cached, sharing, side);
-  const idleRows = new IdleRows(memory, supply, choice, { eagerRows: Math.min(read.eagerRows, layout.maxRows), idleRowsLimit: read.idleRowsLimit });
+  const idleRows = new IdleRows(memory, supply, choice, {
+    eagerRows: Math.min(read.eagerRows, layout.maxRows), idleRowsLimit: read.idleRowsLimit,
+  });
   const leases = new SlotLeases(memory, admission, idleRows, cached, sharing);
   const ahead = new RowsAhead(memory, supply, read.growth, read.mapper === 'background');
   const steps = new Steps(memory, new BatchRows(memory, supply, sharing), tokens, side, ahead);
   const lifetime = new Lifetime(guard);
   const tiers = options === 'off' || finished === undefined ? undefined
-    : openTiers({ memory, leases, steps, sharing, cached, finished, encoder }, { ...options, blockTokens: options.tierBlockTokens, model: read.model });
+    : openTiers({ memory, leases, steps, sharing, cached, finished, encoder }, {
+      ...options, blockTokens: options.tierBlockTokens, model: read.model,
+    });
   if (tiers !== undefined) {
     texts.push(tiers);
     selected.of = tiers.selectedOf.bind(tiers);
     events?.followTiers(tiers.placedBlocks());
   }
   return {
-    memory, cached, tokens, supply, idleRows, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps, ahead, lifetime, ownsPool,
+    memory, cached, tokens, supply, idleRows, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps,
+    ahead, lifetime, ownsPool,
     prefixes: new Prefixes(new Prompts(lifetime, encoder, layout.tensors), {
       texts: new CachedTexts(memory, leases, cached, side, tiers), statistics, events, isOn: options !== 'off', cache,
     }),
@@ -153,20 +173,27 @@ function openParts(read: ReadKvCacheOptions, cache: object, { native, pool, layo
   };
 }
 
-function sideToOpen({ sideTensors, sideBudgetBytes, sideDriver, handOverSlots, slots: sequences, maxTokens, scrub }: ReadKvCacheOptions, pool: PagePool, layout: Layout): SideTensorsToOpen {
+function sideToOpen(
+  { sideTensors, sideBudgetBytes, sideDriver, handOverSlots, slots: sequences, maxTokens, scrub }: ReadKvCacheOptions,
+  pool: PagePool, layout: Layout,
+): SideTensorsToOpen {
   const tokenBytes = layout.reservations.reduce((sum, reservation) => sum + reservation.tokenBytes, 0);
   return {
-    tensors: sideTensors, budgetBytes: sideBudgetBytes, cachedTokens: Math.ceil(pool.memoryBudgetBytes / tokenBytes), slots: layout.slots, maxTokens,
+    tensors: sideTensors, budgetBytes: sideBudgetBytes, cachedTokens: Math.ceil(pool.memoryBudgetBytes / tokenBytes),
+    slots: layout.slots, maxTokens,
     handOverSlots: handOverSlots ?? sequences, isScrubbed: scrub !== 'off', driver: pool.driver, sideDriver,
   };
 }
 
-function openNative(pool: PagePool, layout: Layout, { rows, isQuarantined }: Slots, { scrub, mapper }: ReadKvCacheOptions): NativeCache {
+function openNative(
+  pool: PagePool, layout: Layout, { rows, isQuarantined }: Slots, { scrub, mapper }: ReadKvCacheOptions,
+): NativeCache {
   const { pageBytes, slots, maxTokens, reservations, tensors } = layout;
   const options = {
     pageBytes, slots, maxTokens, scrub: scrub !== 'off', mapper: mapper === 'background',
     tokenBytes: Float64Array.from(reservations, ({ tokenBytes }) => tokenBytes),
-    tensors: Float64Array.from(tensors.flatMap(({ reservation, offsetBytes, tokenBytes }) => [reservation, offsetBytes, tokenBytes])),
+    tensors: Float64Array.from(
+      tensors.flatMap(({ reservation, offsetBytes, tokenBytes }) => [reservation, offsetBytes, tokenBytes])),
   };
   try {
     return new (addon().NativeCache)(pool.native, options, rows, isQuarantined);
@@ -190,7 +217,9 @@ interface OpenIndex {
 }
 
 /** The index of the cache's groups of rows. With `off` it holds nothing after a release, and shares only what forks. */
-function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, late, pool }: SlotMemory): OpenIndex {
+function openIndex(
+  options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, late, pool }: SlotMemory,
+): OpenIndex {
   const hashSeed = randomInt(2 ** 48 - 1);
   const selected: OpenIndex['selected'] = { of: () => undefined };
   if (options === 'off') {
@@ -203,18 +232,26 @@ function openIndex(options: ReadPrefixCacheOptions | 'off', cache: object, { lay
     poolRows: toGroups(Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes))), tenantRows: toGroups(tenantRows),
   };
   const index = new PrefixIndex({
-    arithmetic: groups, ...bounds, policy, endValues, now, hashSeed, selected: (domain, extent) => selected.of(domain, extent),
+    arithmetic: groups, ...bounds, policy, endValues, now, hashSeed,
+    selected: (domain, extent) => selected.of(domain, extent),
     budgetRows: () => Math.floor(pool.memoryBudgetBytes / pool.pageBytes) / layout.pagesFor(layout.groupRows),
     onPolicyFailure: (error) => late.report(error),
   });
   const texts: TextSource[] = [index];
-  const encoder = new PromptEncoder({ index: { forTexts: (visit) => { for (const source of texts) source.forTexts(visit); } } });
-  const events = options.events === 'off' ? undefined : new PrefixEvents(cache, index, { ...options.events, names: encoder });
+  const encoder =
+    new PromptEncoder({ index: { forTexts: (visit) => { for (const source of texts) source.forTexts(visit); } } });
+  const events =
+    options.events === 'off' ? undefined : new PrefixEvents(cache, index, { ...options.events, names: encoder });
   return { index, encoder, events, texts, selected };
 }
 
-/** With a policy and a clock that cannot call the cache; a clock that throws or returns no number stands still, and that is a late error. */
-function guarded(options: ReadPrefixCacheOptions | 'off', guard: PolicyGuard, late: BackgroundErrors): ReadPrefixCacheOptions | 'off' {
+/**
+ * With a policy and a clock that cannot call the cache; a clock that throws or returns no number stands still, and that
+ * is a late error.
+ */
+function guarded(
+  options: ReadPrefixCacheOptions | 'off', guard: PolicyGuard, late: BackgroundErrors,
+): ReadPrefixCacheOptions | 'off' {
   if (options === 'off') return options;
   const clock = guard.wrap('prefixCache.now', options.now);
   let time = 0;
@@ -236,7 +273,8 @@ const mostRows = 2 ** 28;
 function checkRows({ maxTokens, maxRows }: Layout): void {
   if (maxRows <= mostRows) return;
   throw createError('KV_INVALID_SHAPE', {
-    option: 'maxTokens', value: maxTokens, problem: `makes ${formatNumber(maxRows)} rows of a slot; there can be ${formatNumber(mostRows)}`,
+    option: 'maxTokens', value: maxTokens,
+    problem: `makes ${formatNumber(maxRows)} rows of a slot; there can be ${formatNumber(mostRows)}`,
     hint: 'Lower it, or use larger `pageBytes`.',
   });
 }
@@ -248,7 +286,8 @@ function checkBudget(layout: Layout, pool: PagePool, isOwn: boolean): void {
   const rowBytes = formatNumber(rowPages * layout.pageBytes);
   throw createError('KV_INVALID_OPTION', {
     reason: 'range', owner: 'KvCache', option: isOwn ? 'memoryBudgetBytes' : 'pool',
-    expected: isOwn ? `at least ${rowBytes}` : `a PagePool with a budget of at least ${rowBytes} bytes`, received: pool.memoryBudgetBytes,
+    expected: isOwn ? `at least ${rowBytes}` : `a PagePool with a budget of at least ${rowBytes} bytes`,
+    received: pool.memoryBudgetBytes,
     hint: `One row of this cache has ${formatCount('page', rowPages)} of ${formatNumber(layout.pageBytes)} bytes.`,
   });
 }
@@ -260,7 +299,10 @@ function guardedEviction(make: EvictionPolicyFactory, guard: PolicyGuard): Evict
     const policy = make(context);
     if (typeof policy !== 'object' || policy === null) return policy;
     const wrapped = Object.create(policy) as EvictionPolicy;
-    for (const method of ['add', 'remove', 'split', 'victim', 'victims', 'withholds', 'withholdsForGood', 'lastingLevel', 'isWorthRoom', 'floorTokens', 'observe'] as const) {
+    for (const method of [
+      'add', 'remove', 'split', 'victim', 'victims', 'withholds', 'withholdsForGood', 'lastingLevel', 'isWorthRoom',
+      'floorTokens', 'observe',
+    ] as const) {
       const decide = policy[method] as ((...parameters: never[]) => unknown) | undefined;
       if (typeof decide === 'function') Object.assign(wrapped, { [method]: guard.wrap(name, decide.bind(policy)) });
     }

@@ -58,7 +58,9 @@ export interface CacheBesideTiers {
   readonly encoder: PromptEncoder;
 }
 
-export function openTiers({ memory, leases, steps, sharing, cached, finished, encoder }: CacheBesideTiers, rules: CacheTiersRules): CacheTiers {
+export function openTiers(
+  { memory, leases, steps, sharing, cached, finished, encoder }: CacheBesideTiers, rules: CacheTiersRules,
+): CacheTiers {
   const { late, layout: { tensors } } = memory;
   const probes = probesOf(tensors, rules.importance);
   const tensorTokenBytes = tensors.map(({ tokenBytes }) => tokenBytes);
@@ -68,9 +70,11 @@ export function openTiers({ memory, leases, steps, sharing, cached, finished, en
   const report = (error: unknown): void => { late.report(error); };
   const set = new TierSet({
     tiers: rules.tiers, keys, namespace: namespaceOf(rules, keys), stripeTokenBytes, names: encoder,
-    importantTokens: ({ key, tokens }) => means.sumOf(key) ?? tokens.length, lastingLevel: (level) => cached.index.lastingLevel(level), report,
+    importantTokens: ({ key, tokens }) => means.sumOf(key) ?? tokens.length,
+    lastingLevel: (level) => cached.index.lastingLevel(level), report,
   });
-  const transfers = new Transfers(memory, leases, steps, cached.registry, new BlockCopies(memory.native, tensors.length, probes));
+  const transfers =
+    new Transfers(memory, leases, steps, cached.registry, new BlockCopies(memory.native, tensors.length, probes));
   const demotions = new Demotions(memory, cached.index, set, transfers, finished);
   const promotions = new Promotions(cached, set, transfers, rules.now);
   const followers = new ChoiceFollowers(
@@ -82,7 +86,10 @@ export function openTiers({ memory, leases, steps, sharing, cached, finished, en
   return new CacheTiers({ set, transfers, demotions, promotions, selections }, rules.tierCloseTimeoutMs, report);
 }
 
-/** About the bytes of a block: few enough that one is soon loaded, and enough for a disk and a network to be at their best. */
+/**
+ * About the bytes of a block: few enough that one is soon loaded, and enough for a disk and a network to be at their
+ * best.
+ */
 const blockBytes = 4 * 1024 * 1024;
 
 /** A power of two, 16 … 256, by the model alone, so that processes with other layouts find the same blocks. */
@@ -92,8 +99,8 @@ function defaultBlockTokens(tensorTokenBytes: readonly number[]): number {
 }
 
 /**
- * Of the model's name, and of its tensors on this worker: which layers they are of, how many heads each has, and whose share of them; and of the
- * probe heads, which are in every block.
+ * Of the model's name, and of its tensors on this worker: which layers they are of, how many heads each has, and whose
+ * share of them; and of the probe heads, which are in every block.
  */
 function namespaceOf({ tiers, modelId: given, model, importance }: CacheTiersRules, keys: BlockKeys): string {
   const modelId = given ?? model.identity;
@@ -101,7 +108,8 @@ function namespaceOf({ tiers, modelId: given, model, importance }: CacheTiersRul
   const hasShare = tensor > 1 && model.attention !== 'latent'; // every worker has a latent tensor whole
   if (hasShare && tensorRank === undefined && tiers.some(({ isLasting }) => isLasting)) {
     throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner: 'KvCache', option: 'model.parallel.tensorRank', expected: `an integer, 0 … ${tensor - 1}`, received: undefined,
+      reason: 'type', owner: 'KvCache', option: 'model.parallel.tensorRank', expected: `an integer, 0 … ${tensor - 1}`,
+      received: undefined,
       hint: `The ${tensor} workers have tensors of the same shape: by it the tiers tell whose blocks they have.`,
     });
   }
@@ -113,5 +121,6 @@ function namespaceOf({ tiers, modelId: given, model, importance }: CacheTiersRul
   }
   const share = hasShare ? [tensor, tensorRank ?? 0] : [];
   const probes = importance === undefined ? [] : [{ probeHeads: importance.probeHeads }];
-  return createHash('sha256').update(JSON.stringify(['virtual-kv tier', 1, modelId ?? '', keys.root({}), ...share, ...probes])).digest('hex');
+  return createHash('sha256').update(
+    JSON.stringify(['virtual-kv tier', 1, modelId ?? '', keys.root({}), ...share, ...probes])).digest('hex');
 }

@@ -1,5 +1,5 @@
-// prefixBlockKeys: the keys under which the events of a cache name the blocks of a prompt. For routers: needs no cache, no driver
-// and no memory, and gives the same in every process.
+// prefixBlockKeys: the keys under which the events of a cache name the blocks of a prompt. For routers: needs no cache,
+// no driver and no memory, and gives the same in every process.
 
 import { createError } from '../base/errors.js';
 import { integer, text, withDefault } from '../base/options.js';
@@ -22,17 +22,20 @@ export const defaultBlockTokens = 16;
 export const blockTokensField = integer({ min: 1, max: 2 ** 20 });
 
 /**
- * One key per whole block of the prompt, in order, 16 hexadecimal digits each; a key stands for all tokens up to its block's end, and
- * tokens behind the last whole block have none. `tokens` is required. Equal to the `blockKeys` of a cache's events only where
- * namespace, tenant, salt, adapter and `blockTokens` are. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
+ * One key per whole block of the prompt, in order, 16 hexadecimal digits each; a key stands for all tokens up to its
+ * block's end, and tokens behind the last whole block have none. `tokens` is required. Equal to the `blockKeys` of a
+ * cache's events only where namespace, tenant, salt, adapter and `blockTokens` are. Throws KV_UNKNOWN_OPTION and
+ * KV_INVALID_OPTION.
  */
 export function prefixBlockKeys(options: PrefixBlockKeysOptions): string[] {
-  const { tokens, items, tenant, salt, adapter, namespace, blockTokens } = readPromptOptions('prefixBlockKeys', options, {
+  const { tokens, items, tenant, salt, adapter, namespace, blockTokens } =
+    readPromptOptions('prefixBlockKeys', options, {
     namespace: withDefault(text, ''), blockTokens: withDefault(blockTokensField, defaultBlockTokens),
   });
   if (tokens === undefined) {
     throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner: 'prefixBlockKeys', option: 'tokens', expected: 'the tokens of the prompt', received: undefined,
+      reason: 'type', owner: 'prefixBlockKeys', option: 'tokens', expected: 'the tokens of the prompt',
+      received: undefined,
     });
   }
   const names = new PromptEncoder({ index: { forTexts: () => { /* these names serve one call */ } } });

@@ -1,9 +1,9 @@
-// PrefixEvents: tells routers which blocks a cache has, over `diagnostics_channel`, so that they can send a request to where its
-// prefix is without asking every cache. Published when the running JavaScript has finished (in a microtask), never in the middle
-// of a call, so that a subscriber may use the cache. Made only with `prefixCache.events`.
+// PrefixEvents: tells routers which blocks a cache has, over `diagnostics_channel`, so that they can send a request to
+// where its prefix is without asking every cache. Published when the running JavaScript has finished (in a microtask),
+// never in the middle of a call, so that a subscriber may use the cache. Made only with `prefixCache.events`.
 //
-// A router that starts with nothing and applies the events in their order knows exactly the whole blocks that `acquire` would find; and
-// of each tier, by keys of their own, those that `promote` could bring.
+// A router that starts with nothing and applies the events in their order knows exactly the whole blocks that `acquire`
+// would find; and of each tier, by keys of their own, those that `promote` could bring.
 
 import diagnostics = require('node:diagnostics_channel');
 
@@ -12,7 +12,9 @@ import type { DropReason } from '../prefix/dropped-rows.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PrefixDrop } from './cached-texts.js';
 import type { PlacedBlocks, PlacedRun } from '../tiers/placed-blocks.js';
-import { StoredBlocks, type RemovedBlocks, type StoredBlocksOptions, type StoredRun } from '../prefix/router/stored-blocks.js';
+import {
+  StoredBlocks, type RemovedBlocks, type StoredBlocksOptions, type StoredRun,
+} from '../prefix/router/stored-blocks.js';
 
 /** In every event. */
 export interface PrefixEvent {
@@ -20,7 +22,9 @@ export interface PrefixEvent {
   readonly cache: object;
   /** `prefixCache.events.label`. */
   readonly label: string | undefined;
-  /** 1, 2, 3, … over all events of the cache: a gap shows that some were lost on the way, and `publishAll` starts over. */
+  /**
+   * 1, 2, 3, … over all events of the cache: a gap shows that some were lost on the way, and `publishAll` starts over.
+   */
   readonly eventNumber: number;
 }
 
@@ -75,7 +79,10 @@ export interface TierRemovedEvent extends PrefixEvent {
   readonly blockKeys: readonly string[];
 }
 
-/** `asked`: `Prefixes.drop` was called · `not-numbers`: a scheduler's engine gave logits that were no numbers, and the text has to do with it. */
+/**
+ * `asked`: `Prefixes.drop` was called · `not-numbers`: a scheduler's engine gave logits that were no numbers, and the
+ * text has to do with it.
+ */
 export type PrefixDropReason = 'asked' | 'not-numbers';
 
 /** On `virtual-kv:prefix-dropped`, with `prefixCache.events` and without: text was dropped, here and in tiers. */
@@ -86,7 +93,10 @@ export interface PrefixDroppedEvent extends PrefixDrop {
   readonly reason: PrefixDropReason;
 }
 
-/** On `virtual-kv:prefix-cleared`: the cache has no block any more, on the device and in tiers. `republished`: all it has follows. */
+/**
+ * On `virtual-kv:prefix-cleared`: the cache has no block any more, on the device and in tiers. `republished`: all it
+ * has follows.
+ */
 export interface PrefixClearedEvent extends PrefixEvent {
   /** Why: `Prefixes.reset`, the cache was closed, or `publishAll` was called. */
   readonly reason: 'reset' | 'closed' | 'republished';
@@ -175,7 +185,9 @@ export class PrefixEvents {
 
   #publishTiers(blocks: PlacedBlocks): void {
     const { removed, stored } = blocks.takeChanges();
-    for (const { tier, keys } of removed) tierRemovedChannel.publish({ ...this.#event(), tier, blockKeys: keys } satisfies TierRemovedEvent);
+    for (const { tier, keys } of removed) {
+      tierRemovedChannel.publish({ ...this.#event(), tier, blockKeys: keys } satisfies TierRemovedEvent);
+    }
     for (const run of stored) tierStoredChannel.publish(this.#tierStored(run, blocks.blockTokens));
   }
 
@@ -186,7 +198,8 @@ export class PrefixEvents {
   #store({ domain, parent, keys, from, tokens }: StoredRun): void {
     const { namespace, tenant, adapter, salt } = domain;
     const event: PrefixStoredEvent = {
-      ...this.#event(), blockKeys: keys.map(formatBlockKey), parentKey: parent === undefined ? undefined : formatBlockKey(parent),
+      ...this.#event(), blockKeys: keys.map(formatBlockKey),
+      parentKey: parent === undefined ? undefined : formatBlockKey(parent),
       blockTokens: this.#blocks!.blockTokens, fromToken: from, tokens: tokens?.map((token) => Math.max(token, -1)),
       domain: { namespace, tenant, adapter, isSalted: salt !== undefined },
     };

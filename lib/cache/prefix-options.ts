@@ -2,7 +2,8 @@
 
 import { createError } from '../base/errors.js';
 import {
-  arrayOf, boolean, callable, integer, isOptionsObject, optional, policy, readOptions, string, withDefault, type Field, type FieldSpec, type OptionsOf,
+  arrayOf, boolean, callable, integer, isOptionsObject, optional, policy, readOptions, string, withDefault, type Field,
+  type FieldSpec, type OptionsOf,
 } from '../base/options.js';
 import { importanceField, type ImportanceOptions } from '../importance/probes.js';
 import { adaptive, evictionPolicies, type EvictionPolicyFactory } from '../prefix/index.js';
@@ -13,8 +14,8 @@ import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
 /** The option `prefixCache` of a `KvCache`. */
 export interface PrefixCacheOptions {
   /**
-   * Rows of released sequences that may stay for their prefixes; 0: nothing is kept after release. They also go, whatever the
-   * bound, when a growing sequence needs their pages. Default: no bound but the memory.
+   * Rows of released sequences that may stay for their prefixes; 0: nothing is kept after release. They also go,
+   * whatever the bound, when a growing sequence needs their pages. Default: no bound but the memory.
    */
   readonly poolRows?: number | undefined;
   /** The same bound in bytes of physical memory. The smaller one counts. */
@@ -33,37 +34,44 @@ export interface PrefixCacheOptions {
   /** Requests over which the recent hit rate is taken, 1 or more. Default 1,000. */
   readonly recentRequests?: number | undefined;
   /**
-   * Where text is kept that the device has no room for, the fastest first: `hostTier`, `diskTier`, `redisTier`, or `Tier`s of your own, 8
-   * at most. Finished text is stored there in the background; `promote` brings it back. Default: none.
+   * Where text is kept that the device has no room for, the fastest first: `hostTier`, `diskTier`, `redisTier`, or
+   * `Tier`s of your own, 8 at most. Finished text is stored there in the background; `promote` brings it back. Default:
+   * none.
    */
   readonly tiers?: readonly Tier[] | undefined;
   /**
-   * Names the weights and their revision, for tiers that outlive the process: text of another model is never found, nor of another shape or
-   * worker, which `model` says. It is your word: nothing compares it with the weights, and where these change and it stays, answers are made of
-   * the old ones' K and V. Default: `model.identity`, which `LlamaModel.shape()` gives; one of the two is required with such a tier.
+   * Names the weights and their revision, for tiers that outlive the process: text of another model is never found, nor
+   * of another shape or worker, which `model` says. It is your word: nothing compares it with the weights, and where
+   * these change and it stays, answers are made of the old ones' K and V. Default: `model.identity`, which
+   * `LlamaModel.shape()` gives; one of the two is required with such a tier.
    */
   readonly modelId?: string | undefined;
   /**
-   * Tokens of a stored block, 1 … 65,536; the same in all processes that share a tier. Default: a power of two, 16 … 256, of which K and V
-   * have about 4 MiB.
+   * Tokens of a stored block, 1 … 65,536; the same in all processes that share a tier. Default: a power of two, 16 …
+   * 256, of which K and V have about 4 MiB.
    */
   readonly tierBlockTokens?: number | undefined;
   /**
-   * Stores keys of some heads a second time in every block, so that `promote` and requests with `selection` can load the important tokens of
-   * a stored text alone (docs/importance.md). The same in all processes that share a tier. Default: none.
+   * Stores keys of some heads a second time in every block, so that `promote` and requests with `selection` can load
+   * the important tokens of a stored text alone (docs/importance.md). The same in all processes that share a tier.
+   * Default: none.
    */
   readonly importance?: ImportanceOptions | undefined;
   /**
-   * After so many requests with a selection, blocks are stored anew, in the background, in the order in which requests read their tokens, where
-   * that spares a good part of the reads (docs/importance.md#reordering); 0: only when `tiers.reorder` is called. 0 … 1,048,576. Default 64.
+   * After so many requests with a selection, blocks are stored anew, in the background, in the order in which requests
+   * read their tokens, where that spares a good part of the reads (docs/importance.md#reordering); 0: only when
+   * `tiers.reorder` is called. 0 … 1,048,576. Default 64.
    */
   readonly reorderAfter?: number | undefined;
   /**
-   * How long `tiers.close()` waits for tiers of which none answers, in milliseconds, 1 … 2³¹ − 1; while any of them answers it goes on. Then it rejects with
-   * KV_TIER_STALLED. Default 30,000.
+   * How long `tiers.close()` waits for tiers of which none answers, in milliseconds, 1 … 2³¹ − 1; while any of them
+   * answers it goes on. Then it rejects with KV_TIER_STALLED. Default 30,000.
    */
   readonly tierCloseTimeoutMs?: number | undefined;
-  /** Tell routers which blocks are cached, on the channels `virtual-kv:prefix-stored`, `-removed` and `-cleared`. Default `off`. */
+  /**
+   * Tell routers which blocks are cached, on the channels `virtual-kv:prefix-stored`, `-removed` and `-cleared`.
+   * Default `off`.
+   */
   readonly events?: PrefixEventsOptions | 'off' | undefined;
 }
 
@@ -80,7 +88,9 @@ export interface PrefixEventsOptions {
 const tiersField: Field<readonly Tier[]> = (value, place) => {
   const tiers = arrayOf(tierField)(value, place);
   if (tiers.length <= 8) return checkTierOrder(checkTierNames(tiers, place), place);
-  throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected: 'at most 8 tiers', received: tiers.length });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', ...place, expected: 'at most 8 tiers', received: tiers.length,
+  });
 };
 
 const spec = {
@@ -109,7 +119,9 @@ function orOff<S extends FieldSpec>(fields: S): Field<OptionsOf<S> | 'off'> {
   return (value, place) => {
     if (value === 'off') return value;
     if (isOptionsObject(value)) return readOptions(place.owner, value, fields, place.option);
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: "an object of options, or 'off'", received: value });
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', ...place, expected: "an object of options, or 'off'", received: value,
+    });
   };
 }
 

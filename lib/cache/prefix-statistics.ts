@@ -1,4 +1,5 @@
-// PrefixStatistics: what the prefix cache was worth: sums since the cache was opened, and the hit rate of the last requests.
+// PrefixStatistics: what the prefix cache was worth: sums since the cache was opened, and the hit rate of the last
+// requests.
 
 import { dropReasons, type DroppedRows, type DropReason } from '../prefix/dropped-rows.js';
 import type { CachedBy } from './admission-request.js';
@@ -74,7 +75,9 @@ export class PrefixStatistics {
   }
 
   dropped(dropped: DroppedRows): void {
-    for (let index = 0; index < dropped.count; index += 1) this.#droppedRows[dropped.reason(index)] += this.#rowsPerGroup;
+    for (let index = 0; index < dropped.count; index += 1) {
+      this.#droppedRows[dropped.reason(index)] += this.#rowsPerGroup;
+    }
   }
 
   metrics(): PrefixMetrics {

@@ -1,8 +1,12 @@
-// Prefixes: the prefix cache of a KvCache, as its users see it: what is cached of a prompt and why not more, hit rates, reset,
-// and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to be called.
+// Prefixes: the prefix cache of a KvCache, as its users see it: what is cached of a prompt and why not more, hit rates,
+// reset, and the namespace that a change of weights changes. `KvCache.acquire` uses it by itself; nothing here needs to
+// be called.
 
 import { createError } from '../base/errors.js';
-import { abortSignal, arrayOf, boolean, instanceOf, integer, notConstructible, optional, readOptions, string, text, withDefault, type FieldSpec } from '../base/options.js';
+import {
+  abortSignal, arrayOf, boolean, instanceOf, integer, notConstructible, optional, readOptions, string, text,
+  withDefault, type FieldSpec,
+} from '../base/options.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import { TextScope, type DroppedText } from '../prefix/text-scope.js';
@@ -28,8 +32,9 @@ export interface PrefixLookupOptions extends PromptOptions {
 /** A prompt, and how long bringing its text may take. */
 export interface PromoteOptions extends PromptOptions {
   /**
-   * Loads nothing now: `selected` of the result is for `acquire`, whose sequence is then given only important tokens of what tiers have, while its
-   * engine computes. What it answers is not exact (docs/importance.md). A prompt with items is promoted whole. Default: none.
+   * Loads nothing now: `selected` of the result is for `acquire`, whose sequence is then given only important tokens of
+   * what tiers have, while its engine computes. What it answers is not exact (docs/importance.md). A prompt with items
+   * is promoted whole. Default: none.
    */
   readonly selection?: SelectionOptions | undefined;
   /** Milliseconds after which it ends, 0 or more; what has come by then stays. Default: none. */
@@ -51,13 +56,16 @@ export interface PrefetchOptions extends PromptOptions {
 /** Which text is to go: of a prompt, or of all domains that have the given parts. */
 export interface PrefixDropOptions extends PromptOptions {
   /**
-   * All text that begins with these tokens goes, and what of them no other text goes on from; within one domain. At least one token. Default: all text of
-   * all domains that have the tenant, salt, adapter and namespace that are given, of which there must be one.
+   * All text that begins with these tokens goes, and what of them no other text goes on from; within one domain. At
+   * least one token. Default: all text of all domains that have the tenant, salt, adapter and namespace that are given,
+   * of which there must be one.
    */
   readonly tokens?: Tokens | undefined;
   /** With `tokens` default the present one. */
   readonly namespace?: string | undefined;
-  /** Encoder caches that drop the items of these domains; with `tokens` those with the hashes of `items`. Default: none. */
+  /**
+   * Encoder caches that drop the items of these domains; with `tokens` those with the hashes of `items`. Default: none.
+   */
   readonly encoders?: readonly EncoderCache[] | undefined;
 }
 
@@ -72,8 +80,12 @@ const dropSpec = { namespace: optional(text), encoders: optional(arrayOf(instanc
 const hintSpec = { priority: withDefault(integer({ max: 255 }), 0), signal: optional(abortSignal) };
 const promoteSpec = { deadlineMs: optional(integer()), selection: selectionField, ...hintSpec };
 
-/** The prompt with the options beside it. Throws KV_INVALID_OPTION, and KV_UNKNOWN_OPTION for what is none of `spec`. */
-function joined<P extends PromptOptions, S extends FieldSpec>(owner: string, prompt: P, beside: object | undefined, spec: S): P {
+/**
+ * The prompt with the options beside it. Throws KV_INVALID_OPTION, and KV_UNKNOWN_OPTION for what is none of `spec`.
+ */
+function joined<P extends PromptOptions, S extends FieldSpec>(
+  owner: string, prompt: P, beside: object | undefined, spec: S,
+): P {
   if (beside === undefined) return prompt;
   readOptions(owner, beside, spec);
   return { ...prompt, ...beside };
@@ -127,24 +139,26 @@ export class Prefixes {
   }
 
   /**
-   * Brings as much of a prompt as tiers have, and as is worth it, back to the device, without a slot; `acquire` then finds it. Resolves
-   * with what came from where and why no more; at once where there are no tiers. Rejects with KV_INVALID_OPTION, KV_CLOSED, and
-   * what the driver throws, not for what a tier does.
+   * Brings as much of a prompt as tiers have, and as is worth it, back to the device, without a slot; `acquire` then
+   * finds it. Resolves with what came from where and why no more; at once where there are no tiers. Rejects with
+   * KV_INVALID_OPTION, KV_CLOSED, and what the driver throws, not for what a tier does.
    *
    * @param options May also be given with the prompt, in one object; these go first.
    */
   async promote(prompt: PromoteOptions, options?: Omit<PromoteOptions, keyof PromptOptions>): Promise<Promotion> {
-    const { text, domain, given } = this.#prompts.read('Prefixes.promote', joined('Prefixes.promote', prompt, options, promoteSpec), promoteSpec);
+    const { text, domain, given } =
+      this.#prompts.read('Prefixes.promote', joined('Prefixes.promote', prompt, options, promoteSpec), promoteSpec);
     return this.#texts.bring(domain, text, { ...given, isHint: false });
   }
 
   /**
-   * A hint that a prompt is likely to come soon, such as a conversation's next turn: brings its text to the device ahead of the
-   * request. Requests come first: hints load one at a time, beside what requests wait for, and end where a request wants the
-   * memory. Options and rejections are as of `promote`.
+   * A hint that a prompt is likely to come soon, such as a conversation's next turn: brings its text to the device
+   * ahead of the request. Requests come first: hints load one at a time, beside what requests wait for, and end where a
+   * request wants the memory. Options and rejections are as of `promote`.
    */
   async prefetch(prompt: PrefetchOptions, options?: Omit<PrefetchOptions, keyof PromptOptions>): Promise<Promotion> {
-    const { text, domain, given } = this.#prompts.read('Prefixes.prefetch', joined('Prefixes.prefetch', prompt, options, hintSpec), hintSpec);
+    const { text, domain, given } =
+      this.#prompts.read('Prefixes.prefetch', joined('Prefixes.prefetch', prompt, options, hintSpec), hintSpec);
     return this.#texts.bring(domain, text, { ...given, deadlineMs: undefined, isHint: true });
   }
 
@@ -161,15 +175,18 @@ export class Prefixes {
   }
 
   /**
-   * Keys for stores outside this process: one per whole block of the prompt, 64 hexadecimal digits, collision-resistant over the
-   * model's shape, the domain and all tokens up to the block's end. Nothing is looked up and nothing kept.
+   * Keys for stores outside this process: one per whole block of the prompt, 64 hexadecimal digits, collision-resistant
+   * over the model's shape, the domain and all tokens up to the block's end. Nothing is looked up and nothing kept.
    */
   externalKeys(options: PromptOptions, blockTokens: number): string[] {
     blockTokensField(blockTokens, { owner: 'Prefixes.externalKeys', option: 'blockTokens' });
     return this.#prompts.blockKeys(this.#prompts.read('Prefixes.externalKeys', options, {}), blockTokens);
   }
 
-  /** For routers that come late: publishes `virtual-kv:prefix-cleared`, then all blocks that are cached. Nothing without `events`. */
+  /**
+   * For routers that come late: publishes `virtual-kv:prefix-cleared`, then all blocks that are cached. Nothing without
+   * `events`.
+   */
   publishAll(): void {
     this.#prompts.checkOpen('publish its prefixes');
     this.#texts.flushCommits();
@@ -183,12 +200,14 @@ export class Prefixes {
   }
 
   /**
-   * Drops text: on the device with its kept values and side tensors, in every tier, and what is on its way between them or waits to be stored.
-   * Sequences that are computing such text keep what they use, and nothing of them is cached from here on. From the call on `acquire`,
-   * `lookup` and `promote` find nothing of it; once it resolves, no tier has it, but those that are named in `unreachedTiers`, and those
-   * that others share have what this cache has not heard of (docs/prefix-caching.md). What is computed anew after the call is cached as ever.
+   * Drops text: on the device with its kept values and side tensors, in every tier, and what is on its way between them
+   * or waits to be stored. Sequences that are computing such text keep what they use, and nothing of them is cached
+   * from here on. From the call on `acquire`, `lookup` and `promote` find nothing of it; once it resolves, no tier has
+   * it, but those that are named in `unreachedTiers`, and those that others share have what this cache has not heard of
+   * (docs/prefix-caching.md). What is computed anew after the call is cached as ever.
    *
-   * Rejects with KV_UNKNOWN_OPTION, KV_INVALID_OPTION, KV_CLOSED, and with what the driver throws, when all else is done.
+   * Rejects with KV_UNKNOWN_OPTION, KV_INVALID_OPTION, KV_CLOSED, and with what the driver throws, when all else is
+   * done.
    */
   async drop(options: PrefixDropOptions): Promise<PrefixDrop> {
     const given = readPromptOptions('Prefixes.drop', options, dropSpec);
@@ -201,19 +220,24 @@ export class Prefixes {
   }
 
   /**
-   * Logits of a request were not numbers: drops what it has computed, which is what is behind the first `foundTokens` tokens of its text, in the
-   * background. @internal
+   * Logits of a request were not numbers: drops what it has computed, which is what is behind the first `foundTokens`
+   * tokens of its text, in the background. @internal
    */
   dropComputed(prompt: KnownPrompt, foundTokens: number): void {
     const { domain, text } = this.#prompts.textOf(prompt);
     this.#distrust({ domain, text, from: foundTokens, through: foundTokens + 1 });
   }
 
-  /** Computed without what it had found, they are numbers: drops that, and what has a row in common with it, in the background. @internal */
+  /**
+   * Computed without what it had found, they are numbers: drops that, and what has a row in common with it, in the
+   * background. @internal
+   */
   dropFound(prompt: KnownPrompt, foundTokens: number): void {
     const { domain, text } = this.#prompts.textOf(prompt);
     const found = text.subarray(0, foundTokens);
-    this.#distrust({ domain, text: found, from: 0, through: Math.min(foundTokens, Math.max(1, this.#texts.tokensPerRow)) });
+    this.#distrust({
+      domain, text: found, from: 0, through: Math.min(foundTokens, Math.max(1, this.#texts.tokensPerRow)),
+    });
   }
 
   #distrust(text: DroppedText): void {
@@ -234,8 +258,8 @@ export class Prefixes {
   }
 
   /**
-   * From here on requests find only what is stored from here on: for new weights. Nothing that running sequences compute from here on is cached.
-   * What is cached ages out, or `drop` and `reset` drop it.
+   * From here on requests find only what is stored from here on: for new weights. Nothing that running sequences
+   * compute from here on is cached. What is cached ages out, or `drop` and `reset` drop it.
    */
   setNamespace(namespace: string): void {
     if (typeof namespace !== 'string') {
@@ -251,9 +275,9 @@ export class Prefixes {
   }
 
   /**
-   * Drops every cached prefix; returns how many rows it let go of. Throws KV_PREFIX_IN_USE while sequences use some, and then drops
-   * nothing; with `preempt` those sequences are released, and what they use goes once their fences have passed, which the number
-   * leaves out. Until then nothing is found and nothing is stored.
+   * Drops every cached prefix; returns how many rows it let go of. Throws KV_PREFIX_IN_USE while sequences use some,
+   * and then drops nothing; with `preempt` those sequences are released, and what they use goes once their fences have
+   * passed, which the number leaves out. Until then nothing is found and nothing is stored.
    */
   reset(options: PrefixResetOptions = {}): number {
     const { preempt } = readOptions('Prefixes.reset', options, { preempt: withDefault(boolean, false) });
@@ -281,16 +305,23 @@ export class Prefixes {
     return this.isOn && !this.#texts.isForgetting() ? this.#prompts.of(request) : undefined;
   }
 
-  /** A request was admitted. Returns the tokens of its prompt behind those found that tiers have, if it can use them. @internal */
+  /**
+   * A request was admitted. Returns the tokens of its prompt behind those found that tiers have, if it can use them.
+   * @internal
+   */
   admitted(prompt: Prompt | undefined, { cachedBy, cachedTokens }: Admitted, needs: number): number {
     if (prompt?.canRead !== true) return 0;
     this.#statistics.request(prompt.text.length, cachedBy);
     return needs !== 0 ? 0 : this.tiers?.demotedTokens(prompt.domain, prompt.text, cachedTokens) ?? 0;
   }
 
-  #lookupPrompt(owner: string, options: PrefixLookupOptions): { text: Int32Array; domain: PrefixDomain; needs: number } {
+  #lookupPrompt(
+    owner: string, options: PrefixLookupOptions,
+  ): { text: Int32Array; domain: PrefixDomain; needs: number } {
     const { text, domain, given } = this.#prompts.read(owner, options, { needs: optional(arrayOf(string)) });
     const { side } = this.#texts;
-    return { text, domain, needs: given.needs === undefined ? side.everything : side.names.bitsOf(owner, 'needs', given.needs) };
+    return {
+      text, domain, needs: given.needs === undefined ? side.everything : side.names.bitsOf(owner, 'needs', given.needs),
+    };
   }
 }

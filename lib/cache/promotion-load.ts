@@ -1,5 +1,6 @@
-// PromotionLoads: bring the blocks of one text from their tiers to the device, in their order, some of them at a time. A load ends where a tier
-// answers later than it used to, or brings what is left more slowly than the engine computes it; the reads go on then, and measure the tier.
+// PromotionLoads: bring the blocks of one text from their tiers to the device, in their order, some of them at a time.
+// A load ends where a tier answers later than it used to, or brings what is left more slowly than the engine computes
+// it; the reads go on then, and measure the tier.
 
 import { setMaxListeners } from 'node:events';
 
@@ -14,7 +15,10 @@ import type { Promotion, PromotionEnd, PromotionRequest } from './promotion.js';
 import { Patience, Progress } from './promotion-progress.js';
 import type { BlockPart, Load, Loaded, Transfer, Transfers } from './transfers.js';
 
-/** Loads of a promotion whose copies are queued at the same time: the second keeps the copying threads at work while this one commits the first. */
+/**
+ * Loads of a promotion whose copies are queued at the same time: the second keeps the copying threads at work while
+ * this one commits the first.
+ */
 const mostLoads = 2;
 
 /** What a promotion's parts share: the request, and what ends it. */
@@ -59,7 +63,8 @@ export class PromotionLoads {
     const { domain, text, priority } = attempt;
     const transfer = this.#transfers.open({ domain, text, priority }, wanted.tokens, true);
     if (transfer === undefined) return { promotedTokens: 0, promotedFrom: {}, end: 'no-memory' };
-    return new TextLoad(this.#tiers, this.#transfers, this.#prefill, { attempt, wanted, transfer, clock, noteArrival }).run();
+    return new TextLoad(this.#tiers, this.#transfers, this.#prefill, { attempt, wanted, transfer, clock, noteArrival })
+      .run();
   }
 }
 
@@ -131,7 +136,8 @@ class TextLoad {
   }
 
   get #canBegin(): boolean {
-    return this.#end === 'complete' && this.#begun < this.#blocks.length && this.#underWay.length < mostLoads && this.#underWay.at(-1)?.blocks !== 0;
+    return this.#end === 'complete' && this.#begun < this.#blocks.length && this.#underWay.length < mostLoads
+      && this.#underWay.at(-1)?.blocks !== 0;
   }
 
   /** How long computing what is not on the device would take. */
@@ -146,7 +152,9 @@ class TextLoad {
     const arriving = this.#fetches.next(this.#begun);
     const open = this.#tiers.sources().of(next);
     const loadMs = open?.estimate.milliseconds(this.#planned.get(open) ?? 0) ?? 0;
-    patience.last(Patience.answerMs(attempt, open?.estimate, { loadMs, computeMs: this.#computeMs, isTrial: open !== undefined && open === tried }));
+    patience.last(Patience.answerMs(attempt, open?.estimate, {
+      loadMs, computeMs: this.#computeMs, isTrial: open !== undefined && open === tried,
+    }));
     await Promise.race([arriving, over]);
     const waitedMs = patience.end();
     if (signal.aborted) {
@@ -167,7 +175,8 @@ class TextLoad {
     const { wanted: { tried }, clock } = this.#options;
     const { waitingMs } = this.#progress;
     if (open !== undefined && this.#end === 'recompute-cheaper') {
-      measureReads(open, { waitedMs: waitingMs, leastBytes, reads: this.#fetches.underWay, isTrial: open === tried }, clock);
+      measureReads(
+        open, { waitedMs: waitingMs, leastBytes, reads: this.#fetches.underWay, isTrial: open === tried }, clock);
     } else if (open?.estimate.isMeasured === true && waitingMs > open.estimate.milliseconds(leastBytes)) {
       this.#progress.waited(open, leastBytes); // a request that ends sooner tells nothing
     }
@@ -184,7 +193,9 @@ class TextLoad {
       this.#begun = this.#done;
     }
     if (this.#end === 'complete') this.#end = loaded.end;
-    if (this.#end === 'complete' && !isHint && this.#progress.msOf(this.#left) > this.#computeMs) this.#end = 'recompute-cheaper';
+    if (this.#end === 'complete' && !isHint && this.#progress.msOf(this.#left) > this.#computeMs) {
+      this.#end = 'recompute-cheaper';
+    }
   }
 
   #bytesByTier(): Map<OpenTier, number> {
@@ -204,12 +215,17 @@ class TextLoad {
     const missed = fetched.findIndex((one) => 'reason' in one);
     const whole = (missed < 0 ? fetched : fetched.slice(0, missed)) as Fetched[];
     if (missed >= 0) releaseEach(fetched.slice(missed + 1)); // behind one that is missed
-    if (whole.length === 0) return { blocks: 0, loaded: Promise.resolve({ blocks: 0, end: missEnds[(fetched[0] as Missed).reason] }) };
+    if (whole.length === 0) {
+      return { blocks: 0, loaded: Promise.resolve({ blocks: 0, end: missEnds[(fetched[0] as Missed).reason] }) };
+    }
     const from = this.#begun === 0 ? transfer.cachedTokens : this.#blocks[this.#begun - 1]!.to;
     const parts = whole.map(({ payload, sums }, index): BlockPart => {
       const block = blocks[index]!;
       const first = Math.max(from, block.from);
-      return { payload, sums, from: first, tokens: Math.min(block.to, tokens) - first, skipped: first - block.from, blockTokens: block.tokens.length };
+      return {
+        payload, sums, from: first, tokens: Math.min(block.to, tokens) - first, skipped: first - block.from,
+        blockTokens: block.tokens.length,
+      };
     });
     let load: Load;
     try {
@@ -223,7 +239,9 @@ class TextLoad {
   }
 
   /** Notes which blocks are on the device. `end`: `complete` where going on may help. */
-  async #land(loading: Promise<Loaded>, blocks: readonly StoredBlock[], whole: readonly Fetched[]): Promise<{ readonly blocks: number; readonly end: PromotionEnd }> {
+  async #land(
+    loading: Promise<Loaded>, blocks: readonly StoredBlock[], whole: readonly Fetched[],
+  ): Promise<{ readonly blocks: number; readonly end: PromotionEnd }> {
     const left = this.#left;
     try {
       const loaded = await loading;
@@ -245,7 +263,9 @@ class TextLoad {
   }
 }
 
-const missEnds = { 'absent': 'lost', 'corrupt': 'corrupt', 'timeout': 'unreachable', 'failed': 'unreachable', 'no-memory': 'no-memory' } as const;
+const missEnds = {
+  'absent': 'lost', 'corrupt': 'corrupt', 'timeout': 'unreachable', 'failed': 'unreachable', 'no-memory': 'no-memory',
+} as const;
 
 function releaseEach(fetched: readonly FetchEnd[]): void {
   for (const one of fetched) if (!('reason' in one)) one.release();

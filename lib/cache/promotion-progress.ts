@@ -1,5 +1,5 @@
-// Progress and Patience of a promotion: how far it has come and how fast each tier was, and how long it waits before its request had
-// better compute.
+// Progress and Patience of a promotion: how far it has come and how fast each tier was, and how long it waits before
+// its request had better compute.
 
 import type { LoadClock } from '../tiers/load-clock.js';
 import { FreeTime } from '../tiers/free-time.js';
@@ -8,8 +8,9 @@ import type { Fetched, OpenTier } from '../tiers/open-tier.js';
 import type { PromotionRequest } from './promotion.js';
 
 /**
- * Of the latest blocks of a tier, by which its rate within a load is measured: as many as are read at a time. Reads that begin together may end
- * together, and the next ones as much later; over so many of them that is the tier's rate, whether latency or bandwidth makes it.
+ * Of the latest blocks of a tier, by which its rate within a load is measured: as many as are read at a time. Reads
+ * that begin together may end together, and the next ones as much later; over so many of them that is the tier's rate,
+ * whether latency or bandwidth makes it.
  */
 const latest = readsAtATime;
 
@@ -17,7 +18,9 @@ interface TierLoad {
   readonly first: TimedBytes;
   bytes: number;
   ms: number;
-  /** When the latest blocks were there, and how many bytes with each of them; before the first of them lies the latency. */
+  /**
+   * When the latest blocks were there, and how many bytes with each of them; before the first of them lies the latency.
+   */
   readonly arrivals: { readonly atMs: number; readonly bytes: number }[];
 }
 
@@ -50,7 +53,9 @@ export class Progress {
     if (open !== undefined) {
       const milliseconds = nowMs - this.#lastMs;
       let load = this.#loads.get(open);
-      if (load === undefined) this.#loads.set(open, load = { first: { bytes, milliseconds }, bytes: 0, ms: 0, arrivals: [] });
+      if (load === undefined) {
+        this.#loads.set(open, load = { first: { bytes, milliseconds }, bytes: 0, ms: 0, arrivals: [] });
+      }
       load.bytes += bytes;
       load.ms += milliseconds;
       load.arrivals.push({ atMs: nowMs, bytes: load.bytes });
@@ -64,7 +69,10 @@ export class Progress {
     return this.#clock.now() - this.#lastMs;
   }
 
-  /** How long so many bytes more of each tier are likely to take, at the rate of its latest blocks; no time where fewer than two of them came. */
+  /**
+   * How long so many bytes more of each tier are likely to take, at the rate of its latest blocks; no time where fewer
+   * than two of them came.
+   */
   msOf(left: ReadonlyMap<OpenTier, number>): number {
     let sum = 0;
     for (const [open, bytes] of left) {
@@ -95,7 +103,10 @@ export interface WaitCost {
   readonly isTrial: boolean;
 }
 
-/** Of the time that computing takes: what a request waits for an answer beyond what that took before, and for what others have stored. */
+/**
+ * Of the time that computing takes: what a request waits for an answer beyond what that took before, and for what
+ * others have stored.
+ */
 const share = 0.05;
 /** The same where neither the engine nor the tier was measured. */
 const firstAnswerMs = 250;
@@ -112,7 +123,10 @@ export class Patience {
   }
 
   /** How long a request waits for the next answer of a tier; Infinity: as long as it takes. */
-  static answerMs({ isHint, deadlineMs }: PromotionRequest, estimate: LoadEstimate | undefined, { loadMs, computeMs, isTrial }: WaitCost): number {
+  static answerMs(
+    { isHint, deadlineMs }: PromotionRequest, estimate: LoadEstimate | undefined,
+    { loadMs, computeMs, isTrial }: WaitCost,
+  ): number {
     const answerMs = estimate?.answerMs;
     if (isHint) return Infinity;
     if (computeMs === Infinity) return answerMs === undefined && deadlineMs === undefined ? firstAnswerMs : Infinity;
@@ -121,10 +135,13 @@ export class Patience {
   }
 
   /**
-   * How long a request waits to hear what others have stored of text that takes so long to compute, `leastMs` being how long the fastest of the tier's
-   * latest answers took; Infinity: as long as it takes; 0: it is not waited for.
+   * How long a request waits to hear what others have stored of text that takes so long to compute, `leastMs` being how
+   * long the fastest of the tier's latest answers took; Infinity: as long as it takes; 0: it is not waited for.
    */
-  static findMs({ isHint, deadlineMs }: Pick<PromotionRequest, 'isHint' | 'deadlineMs'>, leastMs: number | undefined, computeMs: number): number {
+  static findMs(
+    { isHint, deadlineMs }: Pick<PromotionRequest, 'isHint' | 'deadlineMs'>, leastMs: number | undefined,
+    computeMs: number,
+  ): number {
     if (isHint) return Infinity;
     if (computeMs === Infinity) return deadlineMs === undefined ? firstAnswerMs + (leastMs ?? 0) : Infinity;
     const mostMs = share * computeMs;

@@ -1,5 +1,5 @@
-// PromotionRequest: what is to be brought back to the device. Promotion: what that came to, and why it ended; and how all of them ended since
-// the cache was opened, for metrics and for an operator's questions.
+// PromotionRequest: what is to be brought back to the device. Promotion: what that came to, and why it ended; and how
+// all of them ended since the cache was opened, for metrics and for an operator's questions.
 
 import { RecentMap } from '../base/recent-map.js';
 import { TimeHistogram } from '../base/time-histogram.js';
@@ -7,11 +7,13 @@ import type { PrefixDomain } from '../prefix/domain.js';
 import type { SelectedText } from '../importance/selected-text.js';
 import type { LoadComparison } from '../tiers/load-comparison.js';
 
-export const promotionEnds = ['complete', 'deadline', 'aborted', 'recompute-cheaper', 'no-memory', 'corrupt', 'lost', 'unreachable'] as const;
+export const promotionEnds =
+  ['complete', 'deadline', 'aborted', 'recompute-cheaper', 'no-memory', 'corrupt', 'lost', 'unreachable'] as const;
 /**
- * Why no more came: `complete`: all that is stored is on the device · `deadline`, `aborted`: it was ended before, by the cache's closing also · `recompute-cheaper`:
- * loading would take longer than computing, as measured, or a tier did not say in time what others have stored there · `no-memory`: the device has no room that is not in use · `corrupt`: what
- * a tier has is not what was stored · `lost`: its store has dropped it · `unreachable`: a tier does not answer.
+ * Why no more came: `complete`: all that is stored is on the device · `deadline`, `aborted`: it was ended before, by
+ * the cache's closing also · `recompute-cheaper`: loading would take longer than computing, as measured, or a tier did
+ * not say in time what others have stored there · `no-memory`: the device has no room that is not in use · `corrupt`:
+ * what a tier has is not what was stored · `lost`: its store has dropped it · `unreachable`: a tier does not answer.
  */
 export type PromotionEnd = (typeof promotionEnds)[number];
 
@@ -38,9 +40,14 @@ export interface Promotion {
   readonly promotedFrom: Readonly<Record<string, number>>;
   /** Why no more. */
   readonly end: PromotionEnd;
-  /** Loading against computing, as it was estimated before anything was loaded; undefined: tiers had nothing to load. */
+  /**
+   * Loading against computing, as it was estimated before anything was loaded; undefined: tiers had nothing to load.
+   */
   readonly estimate: LoadComparison | undefined;
-  /** What to acquire a sequence with that is given part of the stored text; undefined: it was not asked for, or there is no more than is cached. */
+  /**
+   * What to acquire a sequence with that is given part of the stored text; undefined: it was not asked for, or there is
+   * no more than is cached.
+   */
   readonly selected?: SelectedText | undefined;
   /** How long it took. */
   readonly milliseconds: number;

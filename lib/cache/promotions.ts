@@ -1,6 +1,7 @@
-// Promotions: bring stored text back to the device ahead of the request that needs it. What comes is cached as if a sequence had computed
-// it; the request then finds it. A promotion stops where going on would cost more than computing, at its deadline, and when it is
-// cancelled; what has come by then stays. A hint is a promotion that no request waits for: requests come first, and it takes its time.
+// Promotions: bring stored text back to the device ahead of the request that needs it. What comes is cached as if a
+// sequence had computed it; the request then finds it. A promotion stops where going on would cost more than computing,
+// at its deadline, and when it is cancelled; what has come by then stays. A hint is a promotion that no request waits
+// for: requests come first, and it takes its time.
 
 import { setMaxListeners } from 'node:events';
 
@@ -74,18 +75,23 @@ export class Promotions {
     this.#limits.add(limit);
     if (request.isPlacement === true) this.#placements.add(limit);
     setMaxListeners(0, limit.signal); // one for each block under way
-    const stopTimer = request.deadlineMs === undefined ? undefined : after(() => { limit.abort('deadline'); }, request.deadlineMs);
+    const stopTimer =
+      request.deadlineMs === undefined ? undefined : after(() => { limit.abort('deadline'); }, request.deadlineMs);
     const abort = (): void => { limit.abort('aborted'); };
     request.signal?.addEventListener('abort', abort, { once: true });
     if (request.signal?.aborted === true) abort();
     const patience = new Patience(limit, this.clock);
     const beganMs = this.clock.now();
     try {
-      const promotion = { ...await this.#promote({ ...request, limit, patience, over: aborted(limit.signal) }), milliseconds: this.clock.now() - beganMs };
+      const promotion = {
+        ...await this.#promote({ ...request, limit, patience, over: aborted(limit.signal) }),
+        milliseconds: this.clock.now() - beganMs,
+      };
       const { domain, text, isHint, isPlacement } = request;
       if (isPlacement === true) return promotion;
       const { cachedTokens } = promotion;
-      const left = promotion.end === 'complete' ? undefined : this.missing(domain, text, text.length, cachedTokens).blocks[0];
+      const left =
+        promotion.end === 'complete' ? undefined : this.missing(domain, text, text.length, cachedTokens).blocks[0];
       this.totals.note(promotion, isHint, left?.key);
       return promotion;
     } finally {
@@ -120,7 +126,9 @@ export class Promotions {
     let waitedMs = 0;
     for (;;) {
       const cachedTokens = this.cachedTokens(domain, text);
-      const ended = (end: PromotionEnd): Omit<Promotion, 'milliseconds'> => ({ cachedTokens, promotedTokens: 0, promotedFrom: {}, end, estimate });
+      const ended = (
+        end: PromotionEnd,
+      ): Omit<Promotion, 'milliseconds'> => ({ cachedTokens, promotedTokens: 0, promotedFrom: {}, end, estimate });
       const missing = this.missing(domain, text, text.length, cachedTokens);
       const first = missing.blocks[0];
       if (first === undefined && unasked === undefined) return ended(this.#endAt(domain, text, cachedTokens));
@@ -132,15 +140,21 @@ export class Promotions {
       const same = this.#running.get(first.key); // another prompt with the same text
       if (same !== undefined || this.#running.size >= mostPromotions || (isHint && this.#hints >= mostHints)) {
         const computeMs = this.prefill.milliseconds(now.tokens);
-        const answerMs = Patience.answerMs(attempt, sources.of(first)?.estimate, { loadMs: now.loadMs, computeMs, isTrial: false });
+        const answerMs = Patience.answerMs(attempt, sources.of(first)?.estimate, {
+          loadMs: now.loadMs, computeMs, isTrial: false,
+        });
         // Worth a wait is what another's load of this text brings, or what one of its own would spare.
-        const worthMs = (): number => (same === undefined ? computeMs - now.loadMs : this.prefill.milliseconds(this.cachedTokens(domain, text) - atFirst));
+        const worthMs = (): number => (same === undefined ? computeMs - now.loadMs
+          : this.prefill.milliseconds(this.cachedTokens(domain, text) - atFirst));
         const before = waitedMs;
         if (attempt.isPlacement !== true && same === undefined) this.stopPlacements();
-        waitedMs += await this.#await(attempt, same === undefined ? [...this.#running.values()] : [same], answerMs, () => worthMs() + answerMs - before);
+        waitedMs += await this.#await(
+          attempt, same === undefined ? [...this.#running.values()] : [same], answerMs,
+          () => worthMs() + answerMs - before);
         continue;
       }
-      const worth = isHint ? { ...missing, tried: undefined } : this.#worthLoading(missing, now.loadTokens + cachedTokens, sources);
+      const worth =
+        isHint ? { ...missing, tried: undefined } : this.#worthLoading(missing, now.loadTokens + cachedTokens, sources);
       if (worth.blocks.length === 0) return ended('recompute-cheaper');
       sources.passOver(first);
       const running: Running = { loading: Promise.resolve(), arrivals: 0 };
@@ -162,10 +176,12 @@ export class Promotions {
   }
 
   /**
-   * Waits until one of these loads is over, as long as they bring something: `answerMs` for the next of it, and no longer than `mostMs` says in
-   * all. Returns how long.
+   * Waits until one of these loads is over, as long as they bring something: `answerMs` for the next of it, and no
+   * longer than `mostMs` says in all. Returns how long.
    */
-  async #await({ patience, over, isPlacement }: Attempt, loads: readonly Running[], answerMs: number, mostMs: () => number): Promise<number> {
+  async #await(
+    { patience, over, isPlacement }: Attempt, loads: readonly Running[], answerMs: number, mostMs: () => number,
+  ): Promise<number> {
     const arrivals = (): number => loads.reduce((sum, load) => sum + load.arrivals, 0);
     let seen = arrivals();
     patience.last(Math.min(answerMs, mostMs()), (waitedMs) => {
@@ -180,15 +196,23 @@ export class Promotions {
     return patience.end();
   }
 
-  /** `complete` only where all that is stored is on the device: else what came is gone again, or a block before what is stored was lost. */
+  /**
+   * `complete` only where all that is stored is on the device: else what came is gone again, or a block before what is
+   * stored was lost.
+   */
   #endAt(domain: PrefixDomain, text: Int32Array, cachedTokens: number): PromotionEnd {
     if (this.missing(domain, text, text.length, cachedTokens).tokens > cachedTokens) return 'no-memory';
     const { blocks, partial, tokens } = this.#tiers.match(domain, text);
-    const isStored = [...blocks, partial].some((block) => block !== undefined && block.tiers !== 0 && Math.min(block.to, tokens) > cachedTokens);
+    const isStored = [...blocks, partial].some((
+      block,
+    ) => block !== undefined && block.tiers !== 0 && Math.min(block.to, tokens) > cachedTokens);
     return isStored ? 'lost' : 'complete';
   }
 
-  /** Blocks behind the first `cachedTokens` of text[0, limit) that tiers have, without a hole, and tokens up to where they agree. */
+  /**
+   * Blocks behind the first `cachedTokens` of text[0, limit) that tiers have, without a hole, and tokens up to where
+   * they agree.
+   */
   missing(domain: PrefixDomain, text: Int32Array, limit: number, cachedTokens: number): Missing {
     const { blocks, partial, tokens } = this.#tiers.match(domain, text, limit);
     const missing: StoredBlock[] = [];
@@ -200,13 +224,18 @@ export class Promotions {
     return { blocks: missing, tokens: Math.max(cachedTokens, Math.min(tokens, missing.at(-1)?.to ?? 0)) };
   }
 
-  /** Asks tiers whose blocks others store too, for whole blocks that are not known yet, for as long as that is worth it. Returns why it is not known what all have. */
+  /**
+   * Asks tiers whose blocks others store too, for whole blocks that are not known yet, for as long as that is worth it.
+   * Returns why it is not known what all have.
+   */
   findElsewhere(request: FindRequest, limit: AbortSignal): Promise<Unasked | undefined> {
     return this.#foreign.find(request, limit, this.clock);
   }
 
   /** Loading these blocks against computing their tokens; undefined: there are none. */
-  compare({ blocks, tokens }: Missing, cachedTokens: number, sources = this.#tiers.sources()): LoadComparison | undefined {
+  compare(
+    { blocks, tokens }: Missing, cachedTokens: number, sources = this.#tiers.sources(),
+  ): LoadComparison | undefined {
     if (blocks.length === 0) return undefined;
     let at = cachedTokens;
     const stretches = blocks.map((block): LoadStretch => {
@@ -217,11 +246,15 @@ export class Promotions {
     return compareLoad(stretches, this.#tiers.all, this.prefill);
   }
 
-  /** The blocks up to the token `end`, up to where tiers are likely to bring them sooner than the engine computes them; now and then all, to measure anew. */
+  /**
+   * The blocks up to the token `end`, up to where tiers are likely to bring them sooner than the engine computes them;
+   * now and then all, to measure anew.
+   */
   #worthLoading({ blocks, tokens }: Missing, end: number, sources: LoadSources): WantedBlocks {
     const worth = blocks.filter((block) => Math.min(block.to, tokens) <= end);
     const slow = worth.length === blocks.length ? undefined : sources.of(blocks[worth.length]!);
-    const slowBytes = blocks.slice(worth.length).reduce((sum, block) => sum + (sources.of(block) === slow ? this.#tiers.bytesOf(block.tokens.length) : 0), 0);
+    const slowBytes = blocks.slice(worth.length).reduce(
+      (sum, block) => sum + (sources.of(block) === slow ? this.#tiers.bytesOf(block.tokens.length) : 0), 0);
     if (slow?.estimate.refuses(slowBytes) === true) return { blocks: worth, tokens: end, tried: undefined };
     return { blocks, tokens, tried: slow };
   }

@@ -1,5 +1,5 @@
-// Prompts: requests' prompts as the prefix cache knows them: tokens with items in them as one text, and the domain that tenant, salt, adapter and
-// namespace make of it.
+// Prompts: requests' prompts as the prefix cache knows them: tokens with items in them as one text, and the domain that
+// tenant, salt, adapter and namespace make of it.
 
 import { createError } from '../base/errors.js';
 import type { FieldSpec, OptionsOf } from '../base/options.js';
@@ -51,7 +51,10 @@ export class Prompts {
     return typeof value === 'object' && value !== null && #encoder in value;
   }
 
-  /** Throws KV_CLOSED once the cache is closed, KV_POLICY_REENTERED in a policy of its own, and the RangeError of a full stack. */
+  /**
+   * Throws KV_CLOSED once the cache is closed, KV_POLICY_REENTERED in a policy of its own, and the RangeError of a full
+   * stack.
+   */
   checkOpen(operation: string): void {
     this.#lifetime.enter(operation);
   }
@@ -69,7 +72,10 @@ export class Prompts {
     return { text: this.#textOf(tokens, items), domain: this.#domainOf(tenant, salt, adapter), given };
   }
 
-  /** Which text is to be dropped: of a prompt, or of all domains that have the given parts. Throws KV_INVALID_OPTION where neither is given. */
+  /**
+   * Which text is to be dropped: of a prompt, or of all domains that have the given parts. Throws KV_INVALID_OPTION
+   * where neither is given.
+   */
   scopeOf(owner: string, { tokens, items, tenant, salt, adapter, namespace }: GivenScope): TextScope {
     if (tokens !== undefined && tokens.length > 0) {
       const domain = prefixDomain({ namespace: namespace ?? this.namespace, tenant, salt, adapter });
@@ -77,7 +83,8 @@ export class Prompts {
     }
     if (tokens !== undefined || [tenant, salt, adapter, namespace].every((part) => part === undefined)) {
       throw createError('KV_INVALID_OPTION', {
-        reason: 'range', owner, option: 'tokens', expected: 'one token or more, or a tenant, a salt, an adapter or a namespace without `tokens`', received: tokens,
+        reason: 'range', owner, option: 'tokens', expected:
+          'one token or more, or a tenant, a salt, an adapter or a namespace without `tokens`', received: tokens,
         hint: '`reset` drops everything.',
       });
     }

@@ -1,6 +1,7 @@
-// RaisedTexts: brings text of which selections read from its tiers to the device, whole and exact, where the eviction policy says that it is worth more
-// there than what has to go for it. A hint: one text at a time, in runs of blocks that double, beside everything else. It makes way for what requests
-// and hints of users wait for, and is dropped when many texts wait.
+// RaisedTexts: brings text of which selections read from its tiers to the device, whole and exact, where the eviction
+// policy says that it is worth more there than what has to go for it. A hint: one text at a time, in runs of blocks
+// that double, beside everything else. It makes way for what requests and hints of users wait for, and is dropped when
+// many texts wait.
 
 import { RecentMap } from '../base/recent-map.js';
 import type { PrefixDomain } from '../prefix/domain.js';
@@ -47,7 +48,8 @@ export class RaisedTexts {
 
   /** A selection has read of the text, which ends in `last`, and what it chose of it is noted. */
   offer(domain: PrefixDomain, text: Int32Array, { key }: StoredBlock): void {
-    if (!this.#isCurrent(domain) || this.#waiting.size >= mostWaiting || this.#waiting.has(key) || !this.#cached.index.room.takesOffers) return;
+    if (!this.#isCurrent(domain) || this.#waiting.size >= mostWaiting || this.#waiting.has(key)
+      || !this.#cached.index.room.takesOffers) return;
     this.#waiting.set(key, { domain, text });
     this.#running ??= Promise.resolve().then(() => this.#run()); // not in the middle of a pass
   }
@@ -107,12 +109,14 @@ export class RaisedTexts {
       if (free.length > 0) mostFree *= 2;
       else most = Math.min(2 * most, mostByScore);
       const { promotedTokens, cachedTokens } = await this.#promotions.promote({
-        domain, text: text.slice(0, last.to), priority: 0, deadlineMs: undefined, signal: undefined, isHint: true, isPlacement: true,
+        domain, text: text.slice(0, last.to), priority: 0, deadlineMs: undefined, signal: undefined, isHint: true,
+        isPlacement: true,
       });
       this.tokens += promotedTokens;
       if (cachedTokens > before && cachedTokens >= Math.min(last.to, tokens)) continue;
       const gone = run.find(({ to }) => to > cachedTokens)!;
-      if (cachedTokens < before + promotedTokens) this.#inVain.set(gone.key, gone.uses); // what went first was its own text
+      // what went first was its own text
+      if (cachedTokens < before + promotedTokens) this.#inVain.set(gone.key, gone.uses);
       return;
     }
   }
@@ -121,13 +125,17 @@ export class RaisedTexts {
     return !this.#isOver && namespace === this.#namespace;
   }
 
-  /** The first of the blocks, `most` at most, for which the device has room behind `cachedTokens` tokens of the text. */
+  /**
+   * The first of the blocks, `most` at most, for which the device has room behind `cachedTokens` tokens of the text.
+   */
   #withRoom(blocks: readonly StoredBlock[], cachedTokens: number, most: number): readonly StoredBlock[] {
     const { room } = this.#cached.index;
     const { groups, layout, pool } = this.#memory;
     const [rowsBefore, pagesBefore] = [groups.rowsFor(cachedTokens), layout.pagesFor(layout.rowsFor(cachedTokens))];
     const freePages = pool.obtainablePages() - this.#cached.evictablePages();
-    return firstOf(blocks, most, (block) => this.#mayStay(block) && layout.pagesFor(layout.rowsFor(block.to)) - pagesBefore <= freePages
+    return firstOf(blocks, most, (
+      block,
+    ) => this.#mayStay(block) && layout.pagesFor(layout.rowsFor(block.to)) - pagesBefore <= freePages
       && room.hasRoom(groups.rowsFor(block.to) - rowsBefore));
   }
 
@@ -146,7 +154,9 @@ export class RaisedTexts {
   }
 }
 
-function firstOf(blocks: readonly StoredBlock[], most: number, isRight: (block: StoredBlock) => boolean): readonly StoredBlock[] {
+function firstOf(
+  blocks: readonly StoredBlock[], most: number, isRight: (block: StoredBlock) => boolean,
+): readonly StoredBlock[] {
   const first = blocks.slice(0, most);
   const end = first.findIndex((block) => !isRight(block));
   return end < 0 ? first : first.slice(0, end);

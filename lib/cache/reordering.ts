@@ -1,6 +1,6 @@
-// Reordering: has blocks of a cache's tier stored in the order in which requests read their tokens (lib/tiers/block-reorderer.ts): of the
-// fastest tier that can, when it is called and now and then by itself, beside everything else. Readers get the same bytes, before, meanwhile and
-// after.
+// Reordering: has blocks of a cache's tier stored in the order in which requests read their tokens
+// (lib/tiers/block-reorderer.ts): of the fastest tier that can, when it is called and now and then by itself, beside
+// everything else. Readers get the same bytes, before, meanwhile and after.
 
 import { EitherSignal } from '../base/either-signal.js';
 import { createError } from '../base/errors.js';
@@ -50,7 +50,10 @@ export class Reordering {
   /** Requests that selected since a run began by itself. */
   #notes = 0;
 
-  /** @param after Requests that selected between two runs that begin by themselves; 0: none does. @param report Hears of failures that no call reports. */
+  /**
+   * @param after Requests that selected between two runs that begin by themselves; 0: none does. @param report Hears of
+   * failures that no call reports.
+   */
   constructor(
     set: TierSet, means: ImportanceMeans, tensorTokenBytes: readonly number[],
     { after, report }: { readonly after: number; readonly report: (error: unknown) => void },
@@ -68,18 +71,23 @@ export class Reordering {
   }
 
   /**
-   * Stores the blocks anew of which reads will be spared most. Resolves how many were; 0 at once while another run is under way. `ready`: until
-   * tiers are open. Rejects with KV_INVALID_OPTION, also where no tier can reorder, and with KV_CLOSED.
+   * Stores the blocks anew of which reads will be spared most. Resolves how many were; 0 at once while another run is
+   * under way. `ready`: until tiers are open. Rejects with KV_INVALID_OPTION, also where no tier can reorder, and with
+   * KV_CLOSED.
    */
   async run(options: ReorderOptions | undefined, ready: Promise<void>): Promise<number> {
     const { mostBlocks, signal } = readOptions('CacheTiers.reorder', options, spec);
     await ready.catch(() => { /* other tiers may be open */ });
-    if (this.#ending.signal.aborted) throw createError('KV_CLOSED', { operation: 'reorder its blocks', owner: 'KvCache' });
+    if (this.#ending.signal.aborted) {
+      throw createError('KV_CLOSED', { operation: 'reorder its blocks', owner: 'KvCache' });
+    }
     if (this.#running !== undefined) return 0;
     this.#reorderer ??= this.#makeReorderer();
     if (this.#reorderer === undefined) {
       throw createError('KV_INVALID_OPTION', {
-        reason: 'range', owner: 'CacheTiers.reorder', option: 'prefixCache.tiers', expected: 'to have an open tier that can reorder blocks: `diskTier`, or one of your own with `reorder` and `chunkBytes`',
+        reason: 'range', owner: 'CacheTiers.reorder', option: 'prefixCache.tiers',
+        expected:
+          'to have an open tier that can reorder blocks: `diskTier`, or one of your own with `reorder` and `chunkBytes`',
         received: this.#set.all.map(({ tier, state }) => `${tier.name} (${state})`).join(', '),
       });
     }
@@ -94,10 +102,14 @@ export class Reordering {
   /** A request has said what it read of blocks: now and then a run begins. */
   noted(): void {
     this.#notes += 1;
-    if (this.#after === 0 || this.#notes < this.#after || this.#running !== undefined || this.#ending.signal.aborted) return;
+    if (this.#after === 0 || this.#notes < this.#after || this.#running !== undefined || this.#ending.signal.aborted) {
+      return;
+    }
     this.#notes = 0;
     this.#reorderer ??= this.#makeReorderer();
-    if (this.#reorderer !== undefined) this.#begin(this.#reorderer, mostByItself, this.#ending.signal).catch(this.#report);
+    if (this.#reorderer !== undefined) {
+      this.#begin(this.#reorderer, mostByItself, this.#ending.signal).catch(this.#report);
+    }
   }
 
   async #begin(reorderer: BlockReorderer, mostBlocks: number, signal: AbortSignal): Promise<number> {

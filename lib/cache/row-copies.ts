@@ -1,5 +1,6 @@
-// RowCopies: a sequence gets a row of its own before it writes to one that must stay as it is for another sequence or a cached text. What is queued on the row is
-// copied behind that, and what is copied is in use until it is over. Which sequence needs a copy, RowSharing decides.
+// RowCopies: a sequence gets a row of its own before it writes to one that must stay as it is for another sequence or a
+// cached text. What is queued on the row is copied behind that, and what is copied is in use until it is over. Which
+// sequence needs a copy, RowSharing decides.
 
 import { isKvError } from '../base/errors.js';
 import type { RowRegistry } from './row-registry.js';
@@ -7,9 +8,15 @@ import type { SequenceTokens } from './sequence-tokens.js';
 import type { SlotMemory } from './slot-memory.js';
 import { slotStates } from './slots.js';
 
-/** Tokens before `tokens` in the group behind those that a sequence shares, copied from the kept group `id`; 0: nothing is. */
+/**
+ * Tokens before `tokens` in the group behind those that a sequence shares, copied from the kept group `id`; 0: nothing
+ * is.
+ */
 export interface TailCopy {
-  /** Slot that they are read in; -1: one that maps the group's first `rows` rows once there is room, or else where the group is kept. */
+  /**
+   * Slot that they are read in; -1: one that maps the group's first `rows` rows once there is room, or else where the
+   * group is kept.
+   */
   readonly source: number;
   readonly id: number;
   readonly rows: number;
@@ -46,8 +53,9 @@ export class RowCopies {
   }
 
   /**
-   * Gives the slot a copy of its last group, which must stay as it is. What has queued work on it is copied behind that; the slot
-   * itself must not have any: else it is waited for. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED, and what the driver throws.
+   * Gives the slot a copy of its last group, which must stay as it is. What has queued work on it is copied behind
+   * that; the slot itself must not have any: else it is waited for. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED, and what
+   * the driver throws.
    */
   detach(slot: number, group: number, room: CopyRoom): void {
     const { native, layout, slots, views } = this.#memory;
@@ -78,12 +86,15 @@ export class RowCopies {
       registry.hasCopied(id, slot, length);
       registry.leave(slot, group);
     });
-    if (isTooLong && slots.earmarkedTokens[slot]! > length) room.earmark(slot, layout.rowsFor(slots.earmarkedTokens[slot]!));
+    if (isTooLong && slots.earmarkedTokens[slot]! > length) {
+      room.earmark(slot, layout.rowsFor(slots.earmarkedTokens[slot]!));
+    }
   }
 
   /**
-   * Where queued work uses the slot but none uses the others that share its last row, those get a copy each and the slot goes on in
-   * place, since its addresses cannot be exchanged yet. False: that does not help, or there is no room to spare for it.
+   * Where queued work uses the slot but none uses the others that share its last row, those get a copy each and the
+   * slot goes on in place, since its addresses cannot be exchanged yet. False: that does not help, or there is no room
+   * to spare for it.
    */
   moveOthers(slot: number, group: number, room: CopyRoom): boolean {
     const { slots, groups } = this.#memory;
@@ -92,7 +103,8 @@ export class RowCopies {
     if (!fences.isPending(slot) || fences.pendingStep(slot) >= 0) return false;
     const id = registry.idsOf(slot)[group]!;
     const others = registry.slotsOf(id).filter((other) => other !== slot);
-    const canMove = (other: number): boolean => slots.state[other] === slotStates.active && slots.isQuarantined[other] === 0 &&
+    const canMove =
+      (other: number): boolean => slots.state[other] === slotStates.active && slots.isQuarantined[other] === 0 &&
       slots.prepared[other] === 0 && !fences.isPending(other) && fences.streamOf(other) !== undefined &&
       groups.wholeRows(slots.length[other]!) === group && registry.named[other] === group + 1;
     if (!this.#tokens.isTailWritable(slot, group) || !others.every(canMove)) return false;
@@ -108,8 +120,8 @@ export class RowCopies {
   }
 
   /**
-   * A copy from one of `sources` into the slot was queued on `stream`: both ends are in use until it is done, and what is queued for
-   * the sources later, which may write there, runs after it.
+   * A copy from one of `sources` into the slot was queued on `stream`: both ends are in use until it is done, and what
+   * is queued for the sources later, which may write there, runs after it.
    */
   hasQueuedCopy(slot: number, sources: readonly number[], stream: bigint): void {
     const { slots, layout, late } = this.#memory;
@@ -123,8 +135,8 @@ export class RowCopies {
   }
 
   /**
-   * A slot that maps the group, up to its own row `rows` - 1 at least, from which a copy into `slot` can be queued, or -1: not an idle
-   * one, which may change hands at any time.
+   * A slot that maps the group, up to its own row `rows` - 1 at least, from which a copy into `slot` can be queued, or
+   * -1: not an idle one, which may change hands at any time.
    */
   sourceOf(id: number, slot: number, rows: number): number {
     const { slots } = this.#memory;

@@ -1,11 +1,14 @@
-// RowNumbers: the numbers of groups of rows that can be shared, and what is counted per number: slots that map it, users, rows, and
-// the pages of those that no sequence uses. Typed arrays, which grow; a number that has ended is given out again.
-// A RowFollower is told what becomes of each number.
+// RowNumbers: the numbers of groups of rows that can be shared, and what is counted per number: slots that map it,
+// users, rows, and the pages of those that no sequence uses. Typed arrays, which grow; a number that has ended is given
+// out again. A RowFollower is told what becomes of each number.
 
 import type { Layout } from '../layout/layout.js';
 import type { SlotNumbers } from './slots.js';
 
-/** Last groups of slots in use with rows that these do not need: by number, the rows that are needed, and how many users say so. */
+/**
+ * Last groups of slots in use with rows that these do not need: by number, the rows that are needed, and how many users
+ * say so.
+ */
 export type LongTails = ReadonlyMap<number, { readonly rows: number; readonly users: number }>;
 
 /** What may be read of the numbers. Growing replaces the arrays: read them anew after a call that may make a number. */
@@ -58,7 +61,9 @@ export class RowNumbers implements CountedRows {
   /** `idlePages`, counted anew. */
   countIdlePages(): number {
     let pages = 0;
-    for (let id = 0; id < this.#made; id += 1) if (this.#isUsed[id] === 1 && this.users[id] === 0) pages += this.pagesOf(id);
+    for (let id = 0; id < this.#made; id += 1) {
+      if (this.#isUsed[id] === 1 && this.users[id] === 0) pages += this.pagesOf(id);
+    }
     return pages;
   }
 
@@ -136,19 +141,25 @@ export class RowNumbers implements CountedRows {
 }
 
 /**
- * Keeps something beside K and V for each row of a cache (a side tensor, a copy in a lower tier), and must follow the rows in lock-step.
- * The registry of rows calls it synchronously, once per change, in the order in which the changes took effect; a change that the driver
- * refused is not told. It must not throw and must not call the cache.
+ * Keeps something beside K and V for each row of a cache (a side tensor, a copy in a lower tier), and must follow the
+ * rows in lock-step. The registry of rows calls it synchronously, once per change, in the order in which the changes
+ * took effect; a change that the driver refused is not told. It must not throw and must not call the cache.
  *
- * Rows are told in groups, the unit of sharing: `group` is the place in the slot (its rows from group · groupRows on), `id` the
- * group's number, unique until `dropped`. A group without a number is its slot's alone.
+ * Rows are told in groups, the unit of sharing: `group` is the place in the slot (its rows from group · groupRows on),
+ * `id` the group's number, unique until `dropped`. A group without a number is its slot's alone.
  */
 export interface RowFollower {
-  /** The slot's group has the number from now on, with its first `rows` rows; told again when more or fewer of its rows belong to it. */
+  /**
+   * The slot's group has the number from now on, with its first `rows` rows; told again when more or fewer of its rows
+   * belong to it.
+   */
   registered(id: number, slot: number, group: number, rows: number): void;
   /** Another slot maps the number's rows too, at the same place. */
   shared(id: number, slot: number, group: number): void;
-  /** The text's tokens up to `tokens` that lie in the number's group were copied to the same place of a slot, into rows of its own. */
+  /**
+   * The text's tokens up to `tokens` that lie in the number's group were copied to the same place of a slot, into rows
+   * of its own.
+   */
   copied(id: number, slot: number, group: number, tokens: number): void;
   /** The slot no longer has the number at this place: it has other rows there, rows of its own, or none. */
   detached(id: number, slot: number, group: number): void;

@@ -1,11 +1,11 @@
-// RowRegistry: the groups of rows that may have other users than the slot that filled them. Each has a number, the same in the
-// addon, which keeps its pages; the registry knows which slots map it, ends it when no slot and no prefix needs it any more, and
-// tells followers of every step in a row's life. The one place where a row ends.
+// RowRegistry: the groups of rows that may have other users than the slot that filled them. Each has a number, the same
+// in the addon, which keeps its pages; the registry knows which slots map it, ends it when no slot and no prefix needs
+// it any more, and tells followers of every step in a row's life. The one place where a row ends.
 //
 // Invariants: the named groups of a slot are its first ones; a group that only its slot has, and has no number, is that
-// slot's to write; a number is in use while a slot maps or uses it or the prefix index holds it. A number has the rows of its group that
-// hold tokens; rows behind them in the same group are the slot's alone. A slot *uses* what it maps from `start` to `stop`, and what it has given up
-// until that is unmapped.
+// slot's to write; a number is in use while a slot maps or uses it or the prefix index holds it. A number has the rows
+// of its group that hold tokens; rows behind them in the same group are the slot's alone. A slot *uses* what it maps
+// from `start` to `stop`, and what it has given up until that is unmapped.
 
 import { createError } from '../base/errors.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
@@ -67,8 +67,8 @@ export class RowRegistry {
   }
 
   /**
-   * A sequence has the slot from now on, and uses what it maps; with the numbers up to `groups`, which have been written into
-   * `idsOf(slot)`. Idempotent.
+   * A sequence has the slot from now on, and uses what it maps; with the numbers up to `groups`, which have been
+   * written into `idsOf(slot)`. Idempotent.
    */
   start(slot: number, groups = 0): void {
     if (this.#isUsing[slot] === 0) {
@@ -86,9 +86,10 @@ export class RowRegistry {
   }
 
   /**
-   * The same, and the slot, which is idle now, keeps its first groups that the index holds, for the next request with that text; returns how
-   * many. Of them `wholeGroups` are full: a last one that is not, and that another slot maps too, cannot be gone on in. The groups behind
-   * are the slot's alone from here on, or must be unmapped: then `named` still counts them.
+   * The same, and the slot, which is idle now, keeps its first groups that the index holds, for the next request with
+   * that text; returns how many. Of them `wholeGroups` are full: a last one that is not, and that another slot maps
+   * too, cannot be gone on in. The groups behind are the slot's alone from here on, or must be unmapped: then `named`
+   * still counts them.
    */
   retire(slot: number, wholeGroups: number): number {
     this.stop(slot);
@@ -100,8 +101,8 @@ export class RowRegistry {
   }
 
   /**
-   * A slot that maps the group, up to its own row `rows` - 1 at least, or -1; none in quarantine, which may have lost it. Looks at one
-   * slot after the other: for copies, which cost more.
+   * A slot that maps the group, up to its own row `rows` - 1 at least, or -1; none in quarantine, which may have lost
+   * it. Looks at one slot after the other: for copies, which cost more.
    */
   slotOf(id: number, rows: number): number {
     if (this.#numbers.mappers[id] === 0) return -1;
@@ -128,13 +129,15 @@ export class RowRegistry {
   /** Whether the slot maps one of the groups ids[0 … groups). */
   isSharing(slot: number, ids: Int32Array, groups: number): boolean {
     const own = this.#ids[slot];
-    for (let group = 0; group < Math.min(groups, this.#named[slot]!); group += 1) if (own![group] === ids[group]) return true;
+    for (let group = 0; group < Math.min(groups, this.#named[slot]!); group += 1) {
+      if (own![group] === ids[group]) return true;
+    }
     return false;
   }
 
   /**
-   * Gives numbers to the slot's groups up to the one that its row `rows` - 1 is in, and lets the addon keep its rows up to there,
-   * which are mapped. Of the last group only those of its rows.
+   * Gives numbers to the slot's groups up to the one that its row `rows` - 1 is in, and lets the addon keep its rows up
+   * to there, which are mapped. Of the last group only those of its rows.
    */
   name(slot: number, rows: number): void {
     const groups = Math.ceil(rows / this.#groupRows);
@@ -157,7 +160,10 @@ export class RowRegistry {
     if (count > 0) this.#keep(count);
   }
 
-  /** The last number of the slot has only `rows` rows of its group from now on; those behind are the slot's alone, or gone. */
+  /**
+   * The last number of the slot has only `rows` rows of its group from now on; those behind are the slot's alone, or
+   * gone.
+   */
   trim(slot: number, rows: number): void {
     const group = this.#named[slot]! - 1;
     this.#numbers.setRows(this.#ids[slot]![group]!, rows);
@@ -183,7 +189,10 @@ export class RowRegistry {
     this.#leave(slot, groups, false);
   }
 
-  /** The slot's groups from `groups` on are not its own any more, but it still maps them, and uses them until `unmapped`. */
+  /**
+   * The slot's groups from `groups` on are not its own any more, but it still maps them, and uses them until
+   * `unmapped`.
+   */
   giveUp(slot: number, groups: number): void {
     this.#leave(slot, groups, true);
   }
@@ -239,7 +248,8 @@ export class RowRegistry {
 
   /** Ends a number without users; `flush` tells the addon. */
   dropIfUnused(id: number): void {
-    if (this.#numbers.mappers[id] !== 0 || this.#numbers.users[id] !== 0 || !this.#numbers.isUsed(id) || this.index.isHolding(id)) return;
+    if (this.#numbers.mappers[id] !== 0 || this.#numbers.users[id] !== 0 || !this.#numbers.isUsed(id)
+      || this.index.isHolding(id)) return;
     if (this.#dropCount === this.#drops.length) {
       const drops = new Int32Array(2 * this.#dropCount);
       drops.set(this.#drops);
@@ -257,10 +267,15 @@ export class RowRegistry {
     this.#memory.native.drop(this.#drops, count);
     this.#dropCount = 0;
     for (let index = 0; index < count; index += 1) this.#numbers.free(this.#drops[index]!);
-    for (const follower of this.#followers) for (let index = 0; index < count; index += 1) follower.dropped(this.#drops[index]!);
+    for (const follower of this.#followers) {
+      for (let index = 0; index < count; index += 1) follower.dropped(this.#drops[index]!);
+    }
   }
 
-  /** The slot's first groups that the index holds, and all of whose rows it maps: a shortened sequence may have given some up. */
+  /**
+   * The slot's first groups that the index holds, and all of whose rows it maps: a shortened sequence may have given
+   * some up.
+   */
   heldGroups(slot: number): number {
     const ids = this.#ids[slot]!;
     const ownRows = this.#memory.slots.ownRows(slot);
@@ -275,12 +290,16 @@ export class RowRegistry {
     const ids = this.#ids[slot];
     for (let group = groups; group < this.#named[slot]!; group += 1) {
       const id = ids![group]!;
-      if (this.#numbers.mappers[id]! > 1 || this.#numbers.users[id]! > this.#isUsing[slot]! || this.index.isHolding(id)) return false;
+      if (this.#numbers.mappers[id]! > 1 || this.#numbers.users[id]! > this.#isUsing[slot]!
+        || this.index.isHolding(id)) return false;
     }
     return true;
   }
 
-  /** The number's tokens up to `tokens` of a text have been copied to the same place of a slot, or will be by what is queued. */
+  /**
+   * The number's tokens up to `tokens` of a text have been copied to the same place of a slot, or will be by what is
+   * queued.
+   */
   hasCopied(id: number, slot: number, tokens: number): void {
     for (const follower of this.#followers) follower.copied(id, slot, this.#numbers.group[id]!, tokens);
   }
@@ -292,17 +311,24 @@ export class RowRegistry {
     for (let slot = 0; slot < slots.count; slot += 1) {
       for (let group = 0; group < this.#named[slot]!; group += 1) mappers[this.#ids[slot]![group]!]! += 1;
     }
-    const miscounted = mappers.findIndex((count, id) => this.#numbers.isUsed(id) && this.#numbers.mappers[id] !== count);
+    const miscounted =
+      mappers.findIndex((count, id) => this.#numbers.isUsed(id) && this.#numbers.mappers[id] !== count);
     if (miscounted >= 0) {
-      throw createError('KV_INTERNAL', { problem: 'the slots that map a shared row are miscounted', what: miscounted, howMany: mappers[miscounted]! });
+      throw createError('KV_INTERNAL', {
+        problem: 'the slots that map a shared row are miscounted', what: miscounted, howMany: mappers[miscounted]!,
+      });
     }
     const idlePages = this.#numbers.countIdlePages();
     if (this.#numbers.idlePages !== idlePages) {
-      throw createError('KV_INTERNAL', { problem: 'the pages that no sequence uses are miscounted', what: this.#numbers.idlePages, howMany: idlePages });
+      throw createError('KV_INTERNAL', {
+        problem: 'the pages that no sequence uses are miscounted', what: this.#numbers.idlePages, howMany: idlePages,
+      });
     }
     const { keptGroups } = native.counters();
     if (keptGroups === this.#numbers.count) return;
-    throw createError('KV_INTERNAL', { problem: 'the kept rows are miscounted', what: keptGroups, howMany: this.#numbers.count });
+    throw createError('KV_INTERNAL', {
+      problem: 'the kept rows are miscounted', what: keptGroups, howMany: this.#numbers.count,
+    });
   }
 
   /** Lets the addon keep the rows of the first `count` quads, and tells followers. */

@@ -1,6 +1,6 @@
-// RowSharing: how running sequences come to share rows and to have their own. It forks them, gives a sequence a row of its own before
-// it writes to one that must stay as it is, and takes back what a shortened sequence shares behind its end. How rows end is
-// CachedRows' and RowRegistry's part; it decides nothing, as the index finds and evicts.
+// RowSharing: how running sequences come to share rows and to have their own. It forks them, gives a sequence a row of
+// its own before it writes to one that must stay as it is, and takes back what a shortened sequence shares behind its
+// end. How rows end is CachedRows' and RowRegistry's part; it decides nothing, as the index finds and evicts.
 //
 // Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
 
@@ -36,8 +36,8 @@ export class RowSharing {
   }
 
   /**
-   * The group that must stay as it is for others where the slot is written to next, or -1: other running sequences use it, of which `left`
-   * will not, or what is cached behind the slot's tokens is withheld.
+   * The group that must stay as it is for others where the slot is written to next, or -1: other running sequences use
+   * it, of which `left` will not, or what is cached behind the slot's tokens is withheld.
    */
   contestedTail(slot: number, left: ReadonlyMap<number, number>): number {
     const tail = this.#sharedTail(slot);
@@ -48,13 +48,15 @@ export class RowSharing {
   }
 
   /**
-   * For want of the pages of a copy: what is cached behind the slot's tokens in its last group, and no running sequence uses, goes.
-   * Returns whether the slot can be written to then.
+   * For want of the pages of a copy: what is cached behind the slot's tokens in its last group, and no running sequence
+   * uses, goes. Returns whether the slot can be written to then.
    */
   claimTail(slot: number): boolean {
     const { registry, tokens } = this.#cached;
     const tail = this.#sharedTail(slot);
-    if (tail < 0 || tokens.of(slot) === undefined || registry.ownersOf(registry.idsOf(slot)[tail]!) > 1) return tail < 0;
+    if (tail < 0 || tokens.of(slot) === undefined || registry.ownersOf(registry.idsOf(slot)[tail]!) > 1) {
+      return tail < 0;
+    }
     this.#cached.flushCommits();
     if (this.#cached.withheld.has(registry.idsOf(slot)[tail]!)) return false;
     this.#cached.claim(slot, tail);
@@ -62,8 +64,9 @@ export class RowSharing {
   }
 
   /**
-   * Before `makeWritable`: gives up what the slot shares behind its length, and waits for queued work where that is in the way of
-   * tokens up to `end`. Throws KV_WORK_QUEUED when only a step of the engine can make way, and what the driver throws.
+   * Before `makeWritable`: gives up what the slot shares behind its length, and waits for queued work where that is in
+   * the way of tokens up to `end`. Throws KV_WORK_QUEUED when only a step of the engine can make way, and what the
+   * driver throws.
    */
   clearWay(slot: number, end: number): void {
     this.#leaveBehind(slot);
@@ -71,8 +74,9 @@ export class RowSharing {
   }
 
   /**
-   * Gives the slot rows of its own from its length on: what it shares there is copied. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED when
-   * only a step of the engine can make way, and what the driver throws; the slot then has what it had.
+   * Gives the slot rows of its own from its length on: what it shares there is copied. Throws KV_OUT_OF_PAGES,
+   * KV_WORK_QUEUED when only a step of the engine can make way, and what the driver throws; the slot then has what it
+   * had.
    */
   makeWritable(slot: number, room: CopyRoom): void {
     const { layout, slots } = this.#memory;
@@ -88,8 +92,8 @@ export class RowSharing {
   }
 
   /**
-   * Whether the slot's tokens [from, to) are its sequence's alone to write: no other slot maps them, and none of them is, or is going
-   * to be, in the prefix cache.
+   * Whether the slot's tokens [from, to) are its sequence's alone to write: no other slot maps them, and none of them
+   * is, or is going to be, in the prefix cache.
    */
   isWritable(slot: number, from: number, to: number): boolean {
     const { slots, groups } = this.#memory;
@@ -109,7 +113,10 @@ export class RowSharing {
     return true;
   }
 
-  /** Drops the slot's tokens from `tokens` on, which no prepared batch computes on. What is left of them is told as it fails. */
+  /**
+   * Drops the slot's tokens from `tokens` on, which no prepared batch computes on. What is left of them is told as it
+   * fails.
+   */
   truncate(slot: number, tokens: number): void {
     const { layout, slots, groups } = this.#memory;
     const { registry } = this.#cached;
@@ -132,8 +139,9 @@ export class RowSharing {
   }
 
   /**
-   * `slot`, which is empty, gets all that `from` has computed: rows are shared, also the last one until either writes. Commits have
-   * been flushed. Returns the lease that begins with it. Throws what the driver throws; then the slot may have rows.
+   * `slot`, which is empty, gets all that `from` has computed: rows are shared, also the last one until either writes.
+   * Commits have been flushed. Returns the lease that begins with it. Throws what the driver throws; then the slot may
+   * have rows.
    */
   fork(from: number, slot: number): Lease {
     const { native, layout, slots, groups } = this.#memory;
@@ -155,15 +163,20 @@ export class RowSharing {
       throw error;
     }
     this.#memory.fences.setStream(slot, this.#memory.fences.streamOf(from));
-    if (groups.wholeRows(length) < count) slots.setSharedTail(from, Math.max(slots.sharedTail[from]!, sharedTails.forked));
-    if (known !== undefined && path !== undefined) tokens.open(slot, { path, buffer: known.buffer.slice(0, known.count), count: known.count });
+    if (groups.wholeRows(length) < count) {
+      slots.setSharedTail(from, Math.max(slots.sharedTail[from]!, sharedTails.forked));
+    }
+    if (known !== undefined && path !== undefined) {
+      tokens.open(slot, { path, buffer: known.buffer.slice(0, known.count), count: known.count });
+    }
     const sharedTail = groups.wholeRows(length) < count ? slots.sharedTail[from]! : sharedTails.none;
     return { tokens: length, earmarkedTokens: 0, tenant: slots.tenantOf(from), sharedTail, isTransfer: false };
   }
 
   /**
-   * The slot shares nothing behind its length any more: rows there that other sequences or cached texts need are not its own from here on, nor what it was
-   * earmarked with them. They are unmapped at once, or when no queued work uses the slot.
+   * The slot shares nothing behind its length any more: rows there that other sequences or cached texts need are not
+   * its own from here on, nor what it was earmarked with them. They are unmapped at once, or when no queued work uses
+   * the slot.
    */
   #leaveBehind(slot: number): void {
     const { layout, slots, groups } = this.#memory;

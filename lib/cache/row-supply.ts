@@ -1,6 +1,7 @@
-// RowSupply: gets rows for slots and takes idle ones back. It turns "these slots need rows" into room in the pool (reclaiming
-// by policy what no sequence needs), a transaction of the addon, and errors with all their numbers. It decides nothing about
-// sequences. A refusal for want of pages changes nothing: what can be had is counted before anything is taken.
+// RowSupply: gets rows for slots and takes idle ones back. It turns "these slots need rows" into room in the pool
+// (reclaiming by policy what no sequence needs), a transaction of the addon, and errors with all their numbers. It
+// decides nothing about sequences. A refusal for want of pages changes nothing: what can be had is counted before
+// anything is taken.
 
 import { createError, isKvError } from '../base/errors.js';
 import type { Layout } from '../layout/layout.js';
@@ -24,7 +25,10 @@ export interface Admittance {
   readonly copy: TailCopy;
 }
 
-/** What work lacks: rows, the pages that it maps or sets aside, those of them that are not set aside for it, and mappings. */
+/**
+ * What work lacks: rows, the pages that it maps or sets aside, those of them that are not set aside for it, and
+ * mappings.
+ */
 interface Missing {
   readonly rows: number;
   readonly pages: number;
@@ -73,8 +77,9 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows, rows of its own up to
-   * `rows`, pages set aside up to `earmarkedRows`, and a copy (see NativeCache.admit). Its own rows are not reclaimed for it.
+   * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows,
+   * rows of its own up to `rows`, pages set aside up to `earmarkedRows`, and a copy (see NativeCache.admit). Its own
+   * rows are not reclaimed for it.
    */
   admit(slot: number, tenant: bigint, { ids, from, to, sharedRows, rows, earmarkedRows, copy }: Admittance): void {
     const layout = this.#layout;
@@ -84,7 +89,8 @@ export class RowSupply implements PageUser {
       const after = Math.max(before, rows, earmarkedRows);
       const grown = Math.max(before, rows);
       return {
-        rows: after - before, pages: layout.pagesBetween(before, grown), unearmarkedPages: layout.pagesBetween(before, after),
+        rows: after - before, pages: layout.pagesBetween(before, grown),
+        unearmarkedPages: layout.pagesBetween(before, after),
         mappings: layout.pagesBetween(mapped, grown),
       };
     };
@@ -96,7 +102,10 @@ export class RowSupply implements PageUser {
     });
   }
 
-  /** Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them; also from its own unused tail. */
+  /**
+   * Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them; also from
+   * its own unused tail.
+   */
   withRoom(slot: number, pages: number, work: () => void): void {
     this.#attempt([slot], 1, () => ({ rows: 1, pages, unearmarkedPages: pages }), work);
   }
@@ -114,21 +123,28 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Throws KV_OUT_OF_PAGES unless running sequences can need `pages` pages more than now, which are for `rows` rows. Takes nothing.
-   * Unless there are plenty, the mappers stop until the next request, so that no page is counted while it is being mapped.
+   * Throws KV_OUT_OF_PAGES unless running sequences can need `pages` pages more than now, which are for `rows` rows.
+   * Takes nothing. Unless there are plenty, the mappers stop until the next request, so that no page is counted while
+   * it is being mapped.
    */
   checkObtainable(pages: number, rows: number, slots: readonly number[] = []): void {
     if (pages > 0 && !this.canObtain(pages)) throw this.#outOfPages(slots, rows, pages);
   }
 
-  /** Whether running sequences can need so many pages more than now, as far as the last `synchronize` knows. Takes nothing. */
+  /**
+   * Whether running sequences can need so many pages more than now, as far as the last `synchronize` knows. Takes
+   * nothing.
+   */
   canObtain(pages: number): boolean {
-    if (this.#memory.news[cacheNews.availablePages]! >= 2 * pages) return true; // what is short all the same, the growth says
+    // what is short all the same, the growth says
+    if (this.#memory.news[cacheNews.availablePages]! >= 2 * pages) return true;
     this.#pool.quiesce();
     return this.#pool.obtainablePages() >= pages;
   }
 
-  /** How many of the pages that `lack` counts could be had only by evicting prefixes; -1: not even so. Takes nothing. */
+  /**
+   * How many of the pages that `lack` counts could be had only by evicting prefixes; -1: not even so. Takes nothing.
+   */
   missingWithoutEviction(lack: () => number, heldSlot: number): number {
     if (lack() <= this.#memory.news[cacheNews.availablePages]!) return 0;
     let missing = -1;
@@ -142,8 +158,8 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Takes rows of retired slots that hold no prefix, then evicts prefixes, so that the mapper finds so many free pages, as far as that goes: it
-   * reclaims none itself. Tails of running sequences stay, which would ask for them again.
+   * Takes rows of retired slots that hold no prefix, then evicts prefixes, so that the mapper finds so many free pages,
+   * as far as that goes: it reclaims none itself. Tails of running sequences stay, which would ask for them again.
    */
   makeFree(pages: number): void {
     let missing = pages - this.#pool.native.available();
@@ -174,7 +190,8 @@ export class RowSupply implements PageUser {
   reclaim(pages: number): number {
     let freed = this.#reclaimSurplus(pages);
     if (freed < pages) freed += this.#cached.evict(pages - freed);
-    return freed < pages ? freed + this.#reclaimSurplus(pages - freed) : freed; // what was behind evicted text in a group
+    // what was behind evicted text in a group
+    return freed < pages ? freed + this.#reclaimSurplus(pages - freed) : freed;
   }
 
   unmapIdle(pages: number): number {
@@ -277,8 +294,9 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Calls `work` with room for what is missing, and again after making more of what the driver says is short. A mapper may have taken
-   * the room in between, or have in its hands what is missing: before that, all mappers of the pool stop until the next request.
+   * Calls `work` with room for what is missing, and again after making more of what the driver says is short. A mapper
+   * may have taken the room in between, or have in its hands what is missing: before that, all mappers of the pool stop
+   * until the next request.
    */
   #attempt(
     pairs: ArrayLike<number>, count: number,
@@ -287,7 +305,9 @@ export class RowSupply implements PageUser {
     for (let attempt = 1; ; attempt += 1) {
       const { rows, pages, unearmarkedPages, mappings = pages } = missing();
       try {
-        if (unearmarkedPages > 0 && !this.#pool.makeRoom(unearmarkedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unearmarkedPages);
+        if (unearmarkedPages > 0 && !this.#pool.makeRoom(unearmarkedPages, this)) {
+          throw this.#outOfPages(slotsIn(pairs, count), rows, unearmarkedPages);
+        }
         work();
         return;
       } catch (error) {

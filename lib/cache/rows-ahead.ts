@@ -1,4 +1,5 @@
-// RowsAhead: asks the mapper for the rows that the growth policy wants ahead of running sequences, so that their next steps find them mapped.
+// RowsAhead: asks the mapper for the rows that the growth policy wants ahead of running sequences, so that their next
+// steps find them mapped.
 
 import { createError } from '../base/errors.js';
 import { checkStack } from '../base/stack.js';
@@ -34,7 +35,10 @@ export class RowsAhead {
     this.#hasTransfers = memory.slots.count > memory.slots.sequences;
   }
 
-  /** For every sequence of a batch that was not released. Throws what the policy throws, and KV_INVALID_OPTION for what it returns. */
+  /**
+   * For every sequence of a batch that was not released. Throws what the policy throws, and KV_INVALID_OPTION for what
+   * it returns.
+   */
   request(batch: Batch): void {
     const { slots, generations, length } = batch;
     let requests = 0;
@@ -90,7 +94,8 @@ export class RowsAhead {
 
 function notTokens(received: unknown): Error {
   return createError('KV_INVALID_OPTION', {
-    reason: typeof received === 'number' ? 'range' : 'type', owner: 'KvCache', option: 'growth', received, isReturned: true,
+    reason: typeof received === 'number' ? 'range' : 'type', owner: 'KvCache', option: 'growth', received,
+    isReturned: true,
     expected: 'a function that returns a number of tokens',
   });
 }

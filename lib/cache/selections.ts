@@ -1,5 +1,5 @@
-// Selections: sequences that are given part of a stored text (lib/importance). Begins a selection for a slot that `acquire` has leased: the slot then
-// has memory for all of the text, in which each layer holds fewer tokens.
+// Selections: sequences that are given part of a stored text (lib/importance). Begins a selection for a slot that
+// `acquire` has leased: the slot then has memory for all of the text, in which each layer holds fewer tokens.
 
 import { BlockRows } from '../importance/block-rows.js';
 import type { StoredLayer } from '../importance/layer-reads.js';
@@ -35,7 +35,10 @@ export class Selections {
   readonly #running = new Map<number, TokenSelection>();
 
   /** @param probes What blocks have beside K and V. */
-  constructor(memory: SlotMemory, steps: Steps, sharing: RowSharing, texts: SelectableTexts, followers: ChoiceFollowers, probes: readonly Probe[]) {
+  constructor(
+    memory: SlotMemory, steps: Steps, sharing: RowSharing, texts: SelectableTexts, followers: ChoiceFollowers,
+    probes: readonly Probe[],
+  ) {
     const { tensors } = memory.layout;
     this.#memory = memory;
     this.#steps = steps;
@@ -47,15 +50,20 @@ export class Selections {
   }
 
   /**
-   * The slot's selection behind the tokens that it was found, but for those in a row that it shares and would have to write to; undefined
-   * where it has them all, tiers no longer have what is between, or the namespace of its text has changed since: then it computes them. Throws
-   * what preparing memory throws; the slot is to be released then. `check` throws once the slot's lease is over.
+   * The slot's selection behind the tokens that it was found, but for those in a row that it shares and would have to
+   * write to; undefined where it has them all, tiers no longer have what is between, or the namespace of its text has
+   * changed since: then it computes them. Throws what preparing memory throws; the slot is to be released then. `check`
+   * throws once the slot's lease is over.
    */
-  begin(selected: SelectedText, { slot, cachedTokens }: Admitted, domain: PrefixDomain, check: () => void): TokenSelection | undefined {
+  begin(
+    selected: SelectedText, { slot, cachedTokens }: Admitted, domain: PrefixDomain, check: () => void,
+  ): TokenSelection | undefined {
     if (!selected.isIn(domain)) return undefined;
     const exactTokens = this.#wholeRowTokens(cachedTokens);
     const blocks = selected.tokens > cachedTokens ? selected.blocksFrom(exactTokens) : undefined;
-    if (blocks === undefined || blocks.length === 0 || !blocks.every((block) => this.texts.isInService(block))) return undefined;
+    if (blocks === undefined || blocks.length === 0 || !blocks.every((block) => this.texts.isInService(block))) {
+      return undefined;
+    }
     if (exactTokens < cachedTokens) this.#sharing.truncate(slot, exactTokens);
     const batch = new Batch(this.#memory.slots, this.#memory.layout.maxTokens, 1);
     batch.addSlot(slot, selected.tokens - exactTokens);
@@ -63,7 +71,8 @@ export class Selections {
     this.#steps.commit(batch, new GivenFence());
     const totals = new SelectionTotals(this.totals);
     const selection = new TokenSelection({
-      rules: selected.rules, check, rows: new BlockRows(this.texts.tiers, blocks, this.#stripeTokenBytes, totals), layers: this.#layers, totals,
+      rules: selected.rules, check, rows: new BlockRows(this.texts.tiers, blocks, this.#stripeTokenBytes, totals),
+      layers: this.#layers, totals,
       notes: this.followers.notesOf(selected, blocks, domain, exactTokens), from: exactTokens, to: selected.tokens,
       report: (error) => { this.#memory.late.report(error); }, ended: () => { this.#running.delete(slot); },
     });
@@ -96,7 +105,9 @@ function layersOf(tensors: readonly TensorSpec[], probes: readonly Probe[]): Rea
     const value = tensors[keyStripe + 1];
     if (key.role !== 'key' || value?.role !== 'value') continue;
     const index = probes.findIndex(({ layer }) => layer === key.layer);
-    layers.set(key.layer, { key, value, keyStripe, valueStripe: keyStripe + 1, probe: probes[index], probeStripe: tensors.length + index });
+    layers.set(key.layer, {
+      key, value, keyStripe, valueStripe: keyStripe + 1, probe: probes[index], probeStripe: tensors.length + index,
+    });
   }
   return layers;
 }

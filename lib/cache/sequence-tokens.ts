@@ -1,6 +1,6 @@
-// SequenceTokens: what the running sequences say, slot by slot: the tokens known so far, whether computed yet or not, and the path in
-// the prefix index of those that are. Only slots whose request gave its tokens have them. Commits are collected: the index hears of
-// them at the next `flush`, so a decode step costs it nothing.
+// SequenceTokens: what the running sequences say, slot by slot: the tokens known so far, whether computed yet or not,
+// and the path in the prefix index of those that are. Only slots whose request gave its tokens have them. Commits are
+// collected: the index hears of them at the next `flush`, so a decode step costs it nothing.
 
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PrefixPath } from '../prefix/prefix-path.js';
@@ -80,14 +80,16 @@ export class SequenceTokens {
   slotsIn(scope: TextScope): number[] {
     const slots: number[] = [];
     for (const [slot, known] of this.#bySlot.entries()) {
-      if (known !== undefined && scope.covers(this.#index.domainOf(known.path), known.buffer, known.count)) slots.push(slot);
+      if (known !== undefined && scope.covers(this.#index.domainOf(known.path), known.buffer, known.count)) {
+        slots.push(slot);
+      }
     }
     return slots;
   }
 
   /**
-   * Adds tokens, which were checked, behind those known. When more than those have been computed already, the text has a gap
-   * and no longer identifies what was computed: it stays as it is.
+   * Adds tokens, which were checked, behind those known. When more than those have been computed already, the text has
+   * a gap and no longer identifies what was computed: it stays as it is.
    */
   append(slot: number, tokens: number | Int32Array): void {
     const known = this.#bySlot[slot];
@@ -132,7 +134,10 @@ export class SequenceTokens {
     if (this.#side.everything > 0) this.#side.hear();
   }
 
-  /** Ends rows of side tensors that no text and no sequence needs. Never throws: what fails is reported in the background. */
+  /**
+   * Ends rows of side tensors that no text and no sequence needs. Never throws: what fails is reported in the
+   * background.
+   */
   endDropped(): void {
     if (this.#side.everything > 0) this.#memory.late.attempt(() => { this.#side.endDropped(); });
   }
@@ -144,12 +149,13 @@ export class SequenceTokens {
   }
 
   /**
-   * Whether the sequence may write behind its tokens in its group `group`, as far as the index is concerned: nothing else is cached
-   * there.
+   * Whether the sequence may write behind its tokens in its group `group`, as far as the index is concerned: nothing
+   * else is cached there.
    */
   isTailWritable(slot: number, group: number): boolean {
     const path = this.pathOf(slot);
-    return path === undefined ? !this.#index.isHolding(this.#registry.idsOf(slot)[group]!) : this.#index.isWritable(path, group);
+    return path === undefined ? !this.#index.isHolding(this.#registry.idsOf(slot)[group]!)
+      : this.#index.isWritable(path, group);
   }
 
   /** The slot has computed tokens. */
@@ -165,7 +171,9 @@ export class SequenceTokens {
     return this.#waitingCount > 0 || this.#side.everything > 0;
   }
 
-  /** Tells the index what all sequences have committed since the last time. `CachedRows` ends what it drops for that. */
+  /**
+   * Tells the index what all sequences have committed since the last time. `CachedRows` ends what it drops for that.
+   */
   flush(): void {
     while (this.#waitingCount > 0) {
       this.#waitingCount -= 1;

@@ -1,6 +1,6 @@
-// SlotChoice: which idle slot a sequence gets: every choice of one is here. It lists the idle slots that still hold the start of some
-// text, each by its last group of rows, since a slot that holds a text's last group holds all of it; a request that goes on where
-// such a slot ends adopts it, and nothing is mapped or copied.
+// SlotChoice: which idle slot a sequence gets: every choice of one is here. It lists the idle slots that still hold the
+// start of some text, each by its last group of rows, since a slot that holds a text's last group holds all of it; a
+// request that goes on where such a slot ends adopts it, and nothing is mapped or copied.
 
 import { createError } from '../base/errors.js';
 import type { Layout } from '../layout/layout.js';
@@ -83,7 +83,10 @@ export class SlotChoice {
     return slot >= 0 && this.#slots.isFree(slot) ? slot : -1;
   }
 
-  /** For a text of its own: a slot without content by the placement policy, or else the one used longest ago; -1: none is idle. */
+  /**
+   * For a text of its own: a slot without content by the placement policy, or else the one used longest ago; -1: none
+   * is idle.
+   */
   forText(promptRows: number): number {
     const oldest = this.#collectBlanks();
     if (this.#idle.count === 0) return oldest;
@@ -96,9 +99,9 @@ export class SlotChoice {
   }
 
   /**
-   * For a sequence that begins with the groups ids[0 … count): the slot that has most of them, from the first on, and how many; -1 and 0: none
-   * has any. A slot that goes on with another text, which stays cached, is taken where unmapping that is less work than mapping what the
-   * next best slot lacks.
+   * For a sequence that begins with the groups ids[0 … count): the slot that has most of them, from the first on, and
+   * how many; -1 and 0: none has any. A slot that goes on with another text, which stays cached, is taken where
+   * unmapping that is less work than mapping what the next best slot lacks.
    */
   forGroups(ids: Int32Array, count: number): { readonly slot: number; readonly groups: number } {
     let groups = count;
@@ -115,7 +118,10 @@ export class SlotChoice {
     return longer < 0 ? { slot, groups } : { slot: longer, groups: count };
   }
 
-  /** For rows of other slots: the slot without content that has fewest rows, or else the one used longest ago; -1: none is idle. */
+  /**
+   * For rows of other slots: the slot without content that has fewest rows, or else the one used longest ago; -1: none
+   * is idle.
+   */
   forSharedRows(): number {
     const oldest = this.#collectBlanks();
     const { slots, rows, count } = this.#idle;

@@ -1,9 +1,9 @@
-// SlotFences: what queued work may still be using, slot by slot, of running sequences and released ones. A fence protects the
-// addresses of a slot: pages are free only when no address maps them, and every unmapping of rows that work was queued for
-// waits for the slot's fence, so that none is needed per page.
+// SlotFences: what queued work may still be using, slot by slot, of running sequences and released ones. A fence
+// protects the addresses of a slot: pages are free only when no address maps them, and every unmapping of rows that
+// work was queued for waits for the slot's fence, so that none is needed per page.
 //
-// A slot may wait for a step of the engine and for any number of streams. Noting allocates nothing and makes no call. What was
-// noted counts as pending until `poll` or a wait has heard otherwise.
+// A slot may wait for a step of the engine and for any number of streams. Noting allocates nothing and makes no call.
+// What was noted counts as pending until `poll` or a wait has heard otherwise.
 
 import { createError } from '../base/errors.js';
 import { GivenFence } from './fence.js';
@@ -59,11 +59,16 @@ export class SlotFences {
   /** Whether queued work may still use the slot. */
   isPending(slot: number): boolean {
     if (this.#steps[slot]! > this.#completedStep) return true;
-    for (let index = 0; index < this.#streams.length; index += 1) if (this.#streams[index]!.isPending(slot)) return true;
+    for (let index = 0; index < this.#streams.length; index += 1) {
+      if (this.#streams[index]!.isPending(slot)) return true;
+    }
     return false;
   }
 
-  /** Slots whose tokens queued work may still write: none, as a rule. A fence that only a release named says that they are used. */
+  /**
+   * Slots whose tokens queued work may still write: none, as a rule. A fence that only a release named says that they
+   * are used.
+   */
   writtenSlots(): number[] {
     const written: number[] = [];
     for (let slot = 0; slot < this.#slots; slot += 1) {
@@ -98,15 +103,18 @@ export class SlotFences {
     return this.#homes[slot] ?? this.#defaultStream ?? this.#lastStream;
   }
 
-  /** Says on which stream a new sequence's work will be queued; undefined: nothing was said. Returns `streamOf` the slot then. */
+  /**
+   * Says on which stream a new sequence's work will be queued; undefined: nothing was said. Returns `streamOf` the slot
+   * then.
+   */
   setStream(slot: number, stream: bigint | undefined): bigint | undefined {
     this.#homes[slot] = stream;
     return this.streamOf(slot);
   }
 
   /**
-   * Takes the fence of a commit, `given`, to be noted for each of its slots. False: there is none. The first time that a stream
-   * is named an event is recorded there: throws what the driver throws; then nothing has changed.
+   * Takes the fence of a commit, `given`, to be noted for each of its slots. False: there is none. The first time that
+   * a stream is named an event is recorded there: throws what the driver throws; then nothing has changed.
    */
   open(given: GivenFence): boolean {
     if (given.isNone) given.stream = this.#defaultStream;
@@ -145,8 +153,8 @@ export class SlotFences {
   }
 
   /**
-   * The slot is released behind a fence beside those it has: events are recorded, so that its streams may be destroyed. Throws
-   * what recording throws; then the fence is not noted.
+   * The slot is released behind a fence beside those it has: events are recorded, so that its streams may be destroyed.
+   * Throws what recording throws; then the fence is not noted.
    */
   release(slot: number, { step, stream }: GivenFence): void {
     for (const fence of this.#streams) if (fence.isPending(slot)) fence.eventOf(slot);
@@ -158,7 +166,9 @@ export class SlotFences {
     if (step > this.#steps[slot]!) this.#steps[slot] = step;
   }
 
-  /** What is queued on `stream` from here on runs after the slot's work on other streams. Throws what the driver throws. */
+  /**
+   * What is queued on `stream` from here on runs after the slot's work on other streams. Throws what the driver throws.
+   */
   order(stream: bigint, slot: number): void {
     for (const fence of this.#streams) {
       if (fence.stream !== stream && fence.isPending(slot)) this.#driver().waitEvent(stream, fence.eventOf(slot));
@@ -185,8 +195,8 @@ export class SlotFences {
   }
 
   /**
-   * Waits until queued work no longer uses the slot: for its own events, not for the device. Throws KV_WORK_QUEUED when it
-   * waits for a step, which only the engine can complete, and what the driver throws. `operation` follows "Cannot".
+   * Waits until queued work no longer uses the slot: for its own events, not for the device. Throws KV_WORK_QUEUED when
+   * it waits for a step, which only the engine can complete, and what the driver throws. `operation` follows "Cannot".
    */
   wait(slot: number, operation: string): void {
     if (!this.isPending(slot)) return;

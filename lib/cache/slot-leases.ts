@@ -1,7 +1,7 @@
-// SlotLeases: which sequence has which slot. Leases idle slots to new sequences and forks, and retires released ones behind their fences.
-// A slot changes hands only when it is idle: released, in no prepared
-// batch and past its fence. Every call that decides hears first what has happened since: rows that the mapper mapped, fences that
-// passed, tokens that were committed, failures that no call reported.
+// SlotLeases: which sequence has which slot. Leases idle slots to new sequences and forks, and retires released ones
+// behind their fences. A slot changes hands only when it is idle: released, in no prepared batch and past its fence.
+// Every call that decides hears first what has happened since: rows that the mapper mapped, fences that passed, tokens
+// that were committed, failures that no call reported.
 
 import { createError, isKvError } from '../base/errors.js';
 import type { Admission } from './admission.js';
@@ -63,7 +63,10 @@ export class SlotLeases {
     return admitted;
   }
 
-  /** Leases a slot to a copy of the sequence in `from`, which no prepared batch computes on. On failure nothing has changed. */
+  /**
+   * Leases a slot to a copy of the sequence in `from`, which no prepared batch computes on. On failure nothing has
+   * changed.
+   */
   fork(from: number): Admitted {
     this.#memory.pool.driver.checkAlive();
     this.synchronize();
@@ -72,7 +75,10 @@ export class SlotLeases {
     return admitted;
   }
 
-  /** Retires a slot behind the batch that computes on it, the fences of its commits, and `fence`. When recording the fence fails, nothing has changed. */
+  /**
+   * Retires a slot behind the batch that computes on it, the fences of its commits, and `fence`. When recording the
+   * fence fails, nothing has changed.
+   */
   release(slot: number, fence = new GivenFence()): void {
     const { native, pool, slots, views, late } = this.#memory;
     this.synchronize();
@@ -93,7 +99,9 @@ export class SlotLeases {
     this.#idleRows.keepEager();
   }
 
-  /** Drops the last tokens of the sequence in a slot, which no prepared batch computes on: `tokens` stay. Never throws. */
+  /**
+   * Drops the last tokens of the sequence in a slot, which no prepared batch computes on: `tokens` stay. Never throws.
+   */
   truncate(slot: number, tokens: number): void {
     const { pool, late } = this.#memory;
     late.attempt(() => this.#sharing.truncate(slot, tokens));
@@ -120,8 +128,8 @@ export class SlotLeases {
   }
 
   /**
-   * Before a refusal for want of pages stands, all caches of the pool ask their fences. Throws `error` unless one has passed that pages
-   * were behind.
+   * Before a refusal for want of pages stands, all caches of the pool ask their fences. Throws `error` unless one has
+   * passed that pages were behind.
    */
   checkRetry(error: unknown): void {
     if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#memory.pool.hearFences()) throw error;
@@ -156,7 +164,8 @@ export class SlotLeases {
 
   /** Whether a prepared batch or queued work may still use the slot, or rows of its side tensors are on their way. */
   #isBusy(slot: number): boolean {
-    return this.#memory.slots.isComputing(slot) || this.#memory.fences.isPending(slot) || this.#cached.tokens.isArriving(slot);
+    return this.#memory.slots.isComputing(slot) || this.#memory.fences.isPending(slot)
+      || this.#cached.tokens.isArriving(slot);
   }
 
   #becomeIdle(slot: number): void {

@@ -1,5 +1,6 @@
-// SlotMemory: the memory under a cache's slots: the layout, the numbers per slot, the fences of work that uses them, the addon's cache that
-// maps rows under them, the pool that pages come from, and the views on them. Handed to every part that maps or reads; decides nothing.
+// SlotMemory: the memory under a cache's slots: the layout, the numbers per slot, the fences of work that uses them,
+// the addon's cache that maps rows under them, the pool that pages come from, and the views on them. Handed to every
+// part that maps or reads; decides nothing.
 
 import { checkInteger } from '../base/options.js';
 import { cacheNews, type NativeCache } from '../device/native.js';
@@ -31,7 +32,9 @@ export interface SlotMemoryParts {
 }
 
 export class SlotMemory {
-  /** The addon's part. After each of its calls `slots.rows` is right; what its mapper maps is heard by `synchronize`. */
+  /**
+   * The addon's part. After each of its calls `slots.rows` is right; what its mapper maps is heard by `synchronize`.
+   */
   readonly native: NativeCache;
   /** By `cacheNews`: what the last `synchronize` heard. */
   readonly news: Float64Array;
@@ -71,16 +74,20 @@ export class SlotMemory {
     return this.#isScrubbed ? this.pool.tenantNumber(tenant) : 1n;
   }
 
-  /** Hears of the mapper: rows that it mapped, and failures that it met. All other calls leave `slots.rows` right themselves. */
+  /**
+   * Hears of the mapper: rows that it mapped, and failures that it met. All other calls leave `slots.rows` right
+   * themselves.
+   */
   synchronize(): void {
     this.native.synchronize();
     if (this.news[cacheNews.lateErrors] !== this.late.mapperErrors) this.late.hear(this.native.mapperState());
   }
 
   /**
-   * Unmaps the slot's rows from `rows` on; returns how many. The one way in which mapped memory goes away while a cache is open,
-   * but for a shared row that is exchanged. No queued work may use the rows. The mapper's request is dropped, what was set aside
-   * for the slot too, and views are detached first. Throws what the driver throws; then the rows are still there.
+   * Unmaps the slot's rows from `rows` on; returns how many. The one way in which mapped memory goes away while a cache
+   * is open, but for a shared row that is exchanged. No queued work may use the rows. The mapper's request is dropped,
+   * what was set aside for the slot too, and views are detached first. Throws what the driver throws; then the rows are
+   * still there.
    */
   unmap(slot: number, rows: number): number {
     this.views.revoke(slot);
@@ -96,7 +103,10 @@ export class SlotMemory {
     return address + BigInt(slot * strides.slotBytes);
   }
 
-  /** The slot's mapped tokens of a tensor as a typed array. Throws KV_INVALID_OPTION, and KV_VIEW_FORBIDDEN or KV_DRIVER_UNSUPPORTED. */
+  /**
+   * The slot's mapped tokens of a tensor as a typed array. Throws KV_INVALID_OPTION, and KV_VIEW_FORBIDDEN or
+   * KV_DRIVER_UNSUPPORTED.
+   */
   view(slot: number, tensor: number): TensorView {
     const placement = this.#tensor(tensor, 'Sequence.view');
     const { kind, info: { hasHostAccess } } = this.pool.driver;

@@ -1,6 +1,7 @@
-// Slots: the numbers that a cache keeps per slot, in typed arrays made once. Index everywhere: the slot. Every change of a slot's
-// state is a method here, so that only this file writes them; the addon writes `rows` and `isQuarantined` before each of its calls
-// returns. It keeps no rule: SlotLeases decides which slot is leased, and when one becomes idle.
+// Slots: the numbers that a cache keeps per slot, in typed arrays made once. Index everywhere: the slot. Every change
+// of a slot's state is a method here, so that only this file writes them; the addon writes `rows` and `isQuarantined`
+// before each of its calls returns. It keeps no rule: SlotLeases decides which slot is leased, and when one becomes
+// idle.
 
 import type { Layout } from '../layout/layout.js';
 import type { SlotFences } from './slot-fences.js';
@@ -56,8 +57,9 @@ export class Slots {
   /** One of `sharedTails`: not 0 when the row that the slot writes to next may have other users. */
   readonly sharedTail: SlotNumbers;
   /**
-   * First mapped row that is no longer the slot's, or `noForeignRow`: rows that a running sequence gave up, and that other slots
-   * may use, stay mapped there while queued work may use the addresses. They hold nothing of the slot, and must not be written.
+   * First mapped row that is no longer the slot's, or `noForeignRow`: rows that a running sequence gave up, and that
+   * other slots may use, stay mapped there while queued work may use the addresses. They hold nothing of the slot, and
+   * must not be written.
    */
   readonly foreignRow: SlotNumbers;
   readonly #layout: Layout;
@@ -150,9 +152,13 @@ export class Slots {
     return tokens * this.#tokenBytes <= Math.min(this.rows[slot]!, this.#foreignRow[slot]!) * this.#pageBytes;
   }
 
-  /** Rows of an active slot that must stay: its tokens, those being computed, those earmarked, and those that queued work may use. */
+  /**
+   * Rows of an active slot that must stay: its tokens, those being computed, those earmarked, and those that queued
+   * work may use.
+   */
   neededRows(slot: number): number {
-    const tokens = Math.max(this.#length[slot]! + this.#prepared[slot]!, this.#earmarkedTokens[slot]!, this.#fences.pendingTokens(slot));
+    const tokens = Math.max(
+      this.#length[slot]! + this.#prepared[slot]!, this.#earmarkedTokens[slot]!, this.#fences.pendingTokens(slot));
     return this.#layout.rowsFor(tokens);
   }
 
@@ -199,7 +205,10 @@ export class Slots {
     this.#touch(slot);
   }
 
-  /** Whether a prepared batch computes on the slot, also once its sequence is released: until it is committed or discarded. */
+  /**
+   * Whether a prepared batch computes on the slot, also once its sequence is released: until it is committed or
+   * discarded.
+   */
   isComputing(slot: number): boolean {
     return this.#prepared[slot] !== 0 || this.#isLeft[slot] === 1;
   }

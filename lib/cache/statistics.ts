@@ -1,5 +1,5 @@
-// CacheStatistics: what a cache says about itself: counts of the moment, sums since it was opened, the check that all of them add
-// up, and everything together for a bug report. Changes nothing.
+// CacheStatistics: what a cache says about itself: counts of the moment, sums since it was opened, the check that all
+// of them add up, and everything together for a bug report. Changes nothing.
 
 import { createError } from '../base/errors.js';
 import { cacheNews, type NativeCacheCounters } from '../device/native.js';
@@ -23,22 +23,33 @@ export interface CacheCounts {
   readonly quarantinedSlots: number;
   /** Rows mapped in all slots together, each mapping counted. */
   readonly mappedRows: number;
-  /** Mappings of pages: one that several slots share counts for each. `pool.counts().mappedPages` counts pages, each once. */
+  /**
+   * Mappings of pages: one that several slots share counts for each. `pool.counts().mappedPages` counts pages, each
+   * once.
+   */
   readonly mappedPages: number;
   /** Rows of idle slots that hold no prefix. */
   readonly idleRows: number;
   /** Rows that the prefix cache holds: of running sequences, and of the cache pool. */
   readonly cachedRows: number;
-  /** The cache pool: those of them that no sequence uses, mapped or not. They can be evicted, unless the eviction policy withholds them. */
+  /**
+   * The cache pool: those of them that no sequence uses, mapped or not. They can be evicted, unless the eviction policy
+   * withholds them.
+   */
   readonly pooledRows: number;
-  /** Pages that a growing sequence could be given: of idle rows, of unused tails of active slots, and of the cache pool. */
+  /**
+   * Pages that a growing sequence could be given: of idle rows, of unused tails of active slots, and of the cache pool.
+   */
   readonly reclaimablePages: number;
   /**
-   * Pages that could be earmarked now for prompts without a cached prefix, all of them together: what is free, not created yet, or
-   * reclaimable, also from other caches of the pool, less what is earmarked already.
+   * Pages that could be earmarked now for prompts without a cached prefix, all of them together: what is free, not
+   * created yet, or reclaimable, also from other caches of the pool, less what is earmarked already.
    */
   readonly admissiblePages: number;
-  /** Tokens of the longest prompt without a cached prefix that `acquire` would earmark memory for now; 0 when no slot is idle. */
+  /**
+   * Tokens of the longest prompt without a cached prefix that `acquire` would earmark memory for now; 0 when no slot is
+   * idle.
+   */
   readonly admissibleTokens: number;
   /** Valid tokens of active sequences. */
   readonly usedTokens: number;
@@ -51,8 +62,8 @@ export interface CacheMetrics extends NativeCacheCounters {
   /** Sequences that gave theirs back. */
   readonly released: number;
   /**
-   * Failures that no call could report: the mapper's, and those of what follows a call that is done already. Each is also
-   * published on the channel `virtual-kv:late-error`.
+   * Failures that no call could report: the mapper's, and those of what follows a call that is done already. Each is
+   * also published on the channel `virtual-kv:late-error`.
    */
   readonly lateErrors: number;
   /** Requests that the mapper dropped for want of room; the growth then happens in `prepare` if it must. */
@@ -70,7 +81,9 @@ export class CacheStatistics {
   /** Whether no other cache uses the pool. */
   readonly #ownsPool: boolean;
 
-  constructor(memory: SlotMemory, supply: RowSupply, leases: SlotLeases, cached: CachedRows, side: SideTensors, ownsPool: boolean) {
+  constructor(
+    memory: SlotMemory, supply: RowSupply, leases: SlotLeases, cached: CachedRows, side: SideTensors, ownsPool: boolean,
+  ) {
     this.#memory = memory;
     this.#supply = supply;
     this.#leases = leases;
@@ -128,7 +141,8 @@ export class CacheStatistics {
     this.#cached.index.verify();
     this.#cached.registry.verify();
     this.#side.verify();
-    // While the mapper maps, pages are taken before they are counted as mapped here. Once idle it stays so during this call.
+    // While the mapper maps, pages are taken before they are counted as mapped here. Once idle it stays so during this
+    // call.
     const isStill = this.#ownsPool && native.mapperState().isIdle;
     const own = native.verify();
     const { freePages, mappedPages, quarantinedPages, createdPages } = pool.counts();

@@ -1,6 +1,6 @@
-// Steps: the hot path. Before a forward pass every sequence of the batch gets memory for its tokens, after it their lengths
-// advance and the mapper hears what will be needed soon. Loops over typed arrays; in steady decode it neither allocates nor
-// crosses into the addon.
+// Steps: the hot path. Before a forward pass every sequence of the batch gets memory for its tokens, after it their
+// lengths advance and the mapper hears what will be needed soon. Loops over typed arrays; in steady decode it neither
+// allocates nor crosses into the addon.
 
 import { createError } from '../base/errors.js';
 import { checkStack, checkStackOfStep } from '../base/stack.js';
@@ -48,10 +48,14 @@ export class Steps {
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
-      if (prepared[slot] !== 0) throw createError('KV_SLOT_BUSY', { slot, operation: 'prepare', holder: 'another prepared batch' });
+      if (prepared[slot] !== 0) {
+        throw createError('KV_SLOT_BUSY', { slot, operation: 'prepare', holder: 'another prepared batch' });
+      }
       // Its length may have changed since `add`, by a truncate or by another batch.
       const lengthTokens = lengths[slot]! + tokens[index]!;
-      if (lengthTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
+      if (lengthTokens > maxTokens) {
+        throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
+      }
       if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
       if (sharedTail[slot] !== 0) sharing += 1;
       if (hasSide && this.#side.ready[slot]! < lengthTokens) lackingSide += 1;
@@ -106,21 +110,25 @@ export class Steps {
     for (let index = 0; index < batch.length; index += 1) {
       const slot = batch.slots[index]!;
       this.#slots.discard(slot);
-      if (this.#side.everything > 0 && this.#slots.generation[slot] === batch.generations[index]) this.#side.discard(slot);
+      if (this.#side.everything > 0 && this.#slots.generation[slot] === batch.generations[index]) {
+        this.#side.discard(slot);
+      }
     }
     this.#finish(batch);
   }
 
   /**
-   * Prepares `more` tokens behind those of the only sequence of a prepared batch, whose computing goes on. Throws as `prepare`, and changes
-   * nothing then.
+   * Prepares `more` tokens behind those of the only sequence of a prepared batch, whose computing goes on. Throws as
+   * `prepare`, and changes nothing then.
    */
   extend(batch: Batch, more: number): void {
     const slot = batch.slots[0]!;
     const before = batch.tokens[0]!;
     const lengthTokens = this.#slots.length[slot]! + before + more;
     const { maxTokens } = this.#memory.layout;
-    if (lengthTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
+    if (lengthTokens > maxTokens) {
+      throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
+    }
     this.#setTokens(batch, before + more);
     try {
       if (!this.#slots.hasRoom(slot, lengthTokens)) this.#rows.grow(batch);
@@ -158,13 +166,18 @@ export class Steps {
     this.#slots.prepare(batch.slots[0]!, tokens);
   }
 
-  /** Notes the fence for every slot, of sequences released since `prepare` too. `added`: 1 when the batch's tokens do not count. */
+  /**
+   * Notes the fence for every slot, of sequences released since `prepare` too. `added`: 1 when the batch's tokens do
+   * not count.
+   */
   #note({ slots, tokens, generations, length }: Batch, given: GivenFence, added: 0 | 1): void {
     const numbers = this.#slots;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       this.#fences.note(slot, given, numbers.length[slot]! + added * tokens[index]!);
-      if (numbers.generation[slot] !== generations[index]) this.#memory.late.attempt(() => this.#fences.release(slot, released));
+      if (numbers.generation[slot] !== generations[index]) {
+        this.#memory.late.attempt(() => this.#fences.release(slot, released));
+      }
     }
   }
 

@@ -1,6 +1,6 @@
-// StreamFence: which slots have work queued on one stream. A slot is noted with the number of the stream's present epoch; an
-// event recorded later ends the epoch and covers all that was queued until then, so that one event serves every slot noted in it
-// and noting costs a write to a typed array. Records, asks and destroys events; decides nothing.
+// StreamFence: which slots have work queued on one stream. A slot is noted with the number of the stream's present
+// epoch; an event recorded later ends the epoch and covers all that was queued until then, so that one event serves
+// every slot noted in it and noting costs a write to a typed array. Records, asks and destroys events; decides nothing.
 
 import { isKvError } from '../base/errors.js';
 import type { NativeDriver } from '../device/native.js';
@@ -66,7 +66,10 @@ export class StreamFence {
     return this.#events.find(({ epoch }) => epoch >= this.#notedIn[slot]!)!.event;
   }
 
-  /** Hears what is over. True when something is that was not. Throws what the driver throws; asking again goes on from there. */
+  /**
+   * Hears what is over. True when something is that was not. Throws what the driver throws; asking again goes on from
+   * there.
+   */
   poll(): boolean {
     const before = this.#passed;
     this.#hear();

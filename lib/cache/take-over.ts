@@ -1,5 +1,6 @@
-// TakeOver: which cached text makes way for a new one as a whole, so that the new one gets its slot with the rows mapped there: nothing is
-// mapped or unmapped then. The eviction policy names the texts that may go, and of those the one is chosen whose rows fit the prompt.
+// TakeOver: which cached text makes way for a new one as a whole, so that the new one gets its slot with the rows
+// mapped there: nothing is mapped or unmapped then. The eviction policy names the texts that may go, and of those the
+// one is chosen whose rows fit the prompt.
 //
 // Owns no state.
 
@@ -26,7 +27,10 @@ export class TakeOver {
     this.#cached = cached;
   }
 
-  /** Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their rows. */
+  /**
+   * Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their
+   * rows.
+   */
   makeWay(promptRows: number): void {
     if (!this.#memory.slots.hasFree()) return;
     const missing = this.#missing(promptRows);
@@ -42,7 +46,10 @@ export class TakeOver {
     if (left > 0) this.#cached.evictInPlace(left);
   }
 
-  /** Pages that the prompt lacks beside the fullest slot without content, and that only eviction gives; 0 or less: none, or not even so. */
+  /**
+   * Pages that the prompt lacks beside the fullest slot without content, and that only eviction gives; 0 or less: none,
+   * or not even so.
+   */
   #missing(promptRows: number): number {
     const { layout, slots, news } = this.#memory;
     const fullest = this.#cached.choice.fullestBlank();
@@ -73,7 +80,10 @@ export class TakeOver {
     return best;
   }
 
-  /** Rows of an idle slot that hold this text and no other, from the first on; 0: there is none, or other slots map some of them. */
+  /**
+   * Rows of an idle slot that hold this text and no other, from the first on; 0: there is none, or other slots map some
+   * of them.
+   */
   #rowsOf(leaf: number): number {
     const { index, choice, registry } = this.#cached;
     const lastRow = index.lastRowOfWhole(leaf);

@@ -1,5 +1,5 @@
-// TextPlaces: where a text lies, stretch by stretch: on the device, in tiers, in several of them; and why tiers have no more of it. For an
-// operator's questions and for logs; looking changes nothing.
+// TextPlaces: where a text lies, stretch by stretch: on the device, in tiers, in several of them; and why tiers have no
+// more of it. For an operator's questions and for logs; looking changes nothing.
 
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { BlockAbsence } from '../tiers/tier-counts.js';
@@ -28,7 +28,10 @@ export interface TiersExplanation {
   readonly reachableTokens: number;
   /** Loading what is not on the device against computing it; undefined: nothing could be brought. */
   readonly estimate: LoadComparison | undefined;
-  /** How the last promotion that came to what is not on the device ended there; undefined: none did, as far as is remembered. */
+  /**
+   * How the last promotion that came to what is not on the device ended there; undefined: none did, as far as is
+   * remembered.
+   */
   readonly left: LeftInTiers | undefined;
   /** Why each tier lacks the block behind `reachableTokens`; undefined: the text ends there. */
   readonly absences: Readonly<Record<string, BlockAbsence>> | undefined;
@@ -54,7 +57,8 @@ export class TextPlaces {
     const next = missing.blocks[0];
     return {
       stretches: this.#stretches(match, cachedTokens), reachableTokens: missing.tokens,
-      estimate: this.#promotions.compare(missing, cachedTokens), left: next === undefined ? undefined : this.#promotions.totals.leftAt(next.key),
+      estimate: this.#promotions.compare(missing, cachedTokens),
+      left: next === undefined ? undefined : this.#promotions.totals.leftAt(next.key),
       absences: missing.tokens === text.length ? undefined : this.#absences(domain, text, missing.tokens),
     };
   }
@@ -67,7 +71,8 @@ export class TextPlaces {
       const bits = 2 * tiers + (isOnDevice ? 1 : 0);
       let places = known.get(bits);
       if (places !== undefined) return places;
-      const names = this.#tiers.all.filter(({ state }, number) => state === 'open' && (tiers & (1 << number)) !== 0).map(({ tier }) => tier.name);
+      const names = this.#tiers.all.filter(({ state }, number) => state === 'open' && (tiers & (1 << number)) !== 0)
+        .map(({ tier }) => tier.name);
       known.set(bits, places = isOnDevice ? ['device', ...names] : names);
       return places;
     };
@@ -95,10 +100,13 @@ export class TextPlaces {
     const { blockTokens } = keys;
     const start = at - at % blockTokens;
     let key = this.#tiers.rootOf(domain);
-    for (let from = 0; from < start; from += blockTokens) key = keys.key(key, text, from, blockTokens, this.#tiers.names);
+    for (let from = 0; from < start; from += blockTokens) {
+      key = keys.key(key, text, from, blockTokens, this.#tiers.names);
+    }
     const count = Math.min(blockTokens, text.length - start);
     key = keys.key(key, text, start, count, this.#tiers.names);
-    return Object.fromEntries(this.#tiers.all.map((open) => [open.tier.name, this.#absence(open, key, count === blockTokens)]));
+    return Object.fromEntries(
+      this.#tiers.all.map((open) => [open.tier.name, this.#absence(open, key, count === blockTokens)]));
   }
 
   #absence({ tier, state, absences, isSilent }: OpenTier, key: string, isWhole: boolean): BlockAbsence {

@@ -54,13 +54,18 @@ export interface TierMetrics {
 export interface TiersMetrics {
   /** One for each, in their order. */
   readonly tiers: readonly TierMetrics[];
-  /** Finished texts that wait to be stored, those among them that could not be read to their end and are tried again. */
+  /**
+   * Finished texts that wait to be stored, those among them that could not be read to their end and are tried again.
+   */
   readonly waitingTexts: number;
   /** Finished texts of which a tier wanted more than it got: too many waited, or they were evicted too soon. */
   readonly droppedTexts: number;
   /** Loads and stores that ended early, since their pages were wanted. */
   readonly interruptedTransfers: number;
-  /** Memory that copies between the device and tiers go through. Undefined: nothing was copied yet, or the driver needs none (`host`). */
+  /**
+   * Memory that copies between the device and tiers go through. Undefined: nothing was copied yet, or the driver needs
+   * none (`host`).
+   */
   readonly staging: CopyStaging | undefined;
   /** Prompt tokens a millisecond that the engine computes, as measured; undefined: not yet. */
   readonly prefillTokensPerMs: number | undefined;
@@ -72,7 +77,10 @@ export interface TiersMetrics {
   readonly promotionTimes: TimeHistogram;
   /** Blocks of which selections read, and that were brought to memory for it (`hostTier({ keeps })`). */
   readonly raisedBlocks: number;
-  /** Tokens of text of which selections read, and that came to the device for what they score there (the eviction policy `importance`). */
+  /**
+   * Tokens of text of which selections read, and that came to the device for what they score there (the eviction policy
+   * `importance`).
+   */
   readonly raisedTokens: number;
   /** What selections came to; nothing of it is counted above. */
   readonly selections: SelectionCounts;
@@ -86,9 +94,12 @@ export function tierMetrics(open: OpenTier): TierMetrics {
   const own = open.instant.statistics(); // counts a failure
   return {
     name: tier.name, state, blocks: contents.count, bytes: contents.bytes, capacityBytes: tier.capacityBytes,
-    storedBlocks: counts.storedBlocks, storedBytes: counts.storedBytes, promotedTokens: counts.promotedTokens, loadedBytes: counts.loadedBytes,
-    evictedBlocks: counts.evicted, damagedBlocks: counts.damaged, refusals: { ...counts.refusals }, misses: { ...counts.misses },
-    latencyMs: estimate.latencyMs, bytesPerMs: estimate.bytesPerMs, getTimes: counts.getTimes, putTimes: counts.putTimes, own,
+    storedBlocks: counts.storedBlocks, storedBytes: counts.storedBytes, promotedTokens: counts.promotedTokens,
+    loadedBytes: counts.loadedBytes,
+    evictedBlocks: counts.evicted, damagedBlocks: counts.damaged, refusals: { ...counts.refusals },
+    misses: { ...counts.misses },
+    latencyMs: estimate.latencyMs, bytesPerMs: estimate.bytesPerMs, getTimes: counts.getTimes,
+    putTimes: counts.putTimes, own,
     failedStatistics: counts.failedStatistics,
   };
 }

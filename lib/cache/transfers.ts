@@ -1,6 +1,6 @@
-// Transfers: sequences of the cache's own, in slots that no user has, through which K and V of cached text are read and written by
-// threads. They hold text as every sequence does: what they use is neither evicted nor unmapped, and what they write is cached
-// when they have committed it. For want of pages all of them end at once.
+// Transfers: sequences of the cache's own, in slots that no user has, through which K and V of cached text are read and
+// written by threads. They hold text as every sequence does: what they use is neither evicted nor unmapped, and what
+// they write is cached when they have committed it. For want of pages all of them end at once.
 
 import { isKvError } from '../base/errors.js';
 import type { Prompt } from './admission-request.js';
@@ -13,9 +13,15 @@ import type { SlotMemory } from './slot-memory.js';
 import type { Steps } from './steps.js';
 
 /** Errors that say that there is no room now. */
-const wantOfRoom = ['KV_NO_FREE_SLOT', 'KV_OUT_OF_PAGES', 'KV_OUT_OF_MAPPINGS', 'KV_OUT_OF_DEVICE_MEMORY', 'KV_SLOT_BUSY', 'KV_WORK_QUEUED'];
+const wantOfRoom = [
+  'KV_NO_FREE_SLOT', 'KV_OUT_OF_PAGES', 'KV_OUT_OF_MAPPINGS', 'KV_OUT_OF_DEVICE_MEMORY', 'KV_SLOT_BUSY',
+  'KV_WORK_QUEUED',
+];
 
-/** A part of a block, and the slot's tokens that it is of: `from` on, `tokens` of them, behind `skipped` tokens of the block. */
+/**
+ * A part of a block, and the slot's tokens that it is of: `from` on, `tokens` of them, behind `skipped` tokens of the
+ * block.
+ */
 export interface BlockPart {
   readonly payload: Uint8Array;
   readonly sums: Uint32Array;
@@ -73,8 +79,8 @@ export class Transfers {
   }
 
   /**
-   * A transfer of all that is cached of text[0, tokens); undefined where there is no room for one. `isWriting`: it will write what
-   * comes behind that.
+   * A transfer of all that is cached of text[0, tokens); undefined where there is no room for one. `isWriting`: it will
+   * write what comes behind that.
    */
   open(prompt: Omit<Prompt, 'canRead' | 'canWrite'>, tokens: number, isWriting: boolean): Transfer | undefined {
     const { domain, text, priority } = prompt;
@@ -83,10 +89,12 @@ export class Transfers {
     extended.set(text.subarray(0, Math.min(text.length, tokens + 1)));
     try {
       const { slot, cachedTokens } = this.#leases.acquire({
-        promptTokens: tokens, isEarmarked: false, tenant: this.#memory.tenantNumber(domain.tenant), needs: 0, stream: undefined, isTransfer: true,
+        promptTokens: tokens, isEarmarked: false, tenant: this.#memory.tenantNumber(domain.tenant), needs: 0,
+        stream: undefined, isTransfer: true,
         prompt: { domain, text: extended, priority, canRead: true, canWrite: isWriting },
       });
-      const transfer = new Transfer(slot, cachedTokens, new Batch(this.#memory.slots, this.#memory.layout.maxTokens, 1));
+      const transfer =
+        new Transfer(slot, cachedTokens, new Batch(this.#memory.slots, this.#memory.layout.maxTokens, 1));
       this.#open.add(transfer);
       return transfer;
     } catch (error) {
@@ -95,7 +103,9 @@ export class Transfers {
     }
   }
 
-  /** A transfer that only holds what is cached of a text; undefined where there is no slot for one, or the cache closes. */
+  /**
+   * A transfer that only holds what is cached of a text; undefined where there is no slot for one, or the cache closes.
+   */
   hold(prompt: Omit<Prompt, 'canRead' | 'canWrite'>): Transfer | undefined {
     if (this.#isOver) return undefined;
     try {
@@ -119,12 +129,14 @@ export class Transfers {
   }
 
   /**
-   * Begins to write the tokens behind those of the loads before, from parts of blocks that follow each other: as many parts as there is room for.
-   * Loads end in their order. Parts before the first that is not `done` are cached then, and nothing else has changed; loads behind it end as
-   * `cancelled`. Throws, and a load rejects, with what the driver refuses.
+   * Begins to write the tokens behind those of the loads before, from parts of blocks that follow each other: as many
+   * parts as there is room for. Loads end in their order. Parts before the first that is not `done` are cached then,
+   * and nothing else has changed; loads behind it end as `cancelled`. Throws, and a load rejects, with what the driver
+   * refuses.
    */
   load(transfer: Transfer, parts: readonly BlockPart[]): Load {
-    if (transfer.isOver || transfer.isUndoing || parts[0]!.from !== this.#endOf(transfer)) return noLoad('cancelled'); // a load before was lost
+    // a load before was lost
+    if (transfer.isOver || transfer.isUndoing || parts[0]!.from !== this.#endOf(transfer)) return noLoad('cancelled');
     let begun = parts;
     if (!this.#extend(transfer, tokensOf(begun))) {
       begun = parts.slice(0, 1);
@@ -134,13 +146,16 @@ export class Transfers {
     const isOrdered = this.#orderOrPostpone(transfer, tokensOf(begun));
     if (isOrdered === undefined) return noLoad('no-memory');
     const before = copying.at(-1)?.loaded;
-    const ends = Promise.allSettled(begun.map(async (part) => this.#copies.copy({ isLoad: true, slot, isOrdered, ...part })));
+    const ends =
+      Promise.allSettled(begun.map(async (part) => this.#copies.copy({ isLoad: true, slot, isOrdered, ...part })));
     const load = { parts: begun.length, ends, loaded: this.#finish(transfer, begun, ends, before) };
     copying.push(load);
     return load;
   }
 
-  async #finish(transfer: Transfer, parts: readonly BlockPart[], copied: CopyEnds, before: Promise<Loaded> | undefined): Promise<Loaded> {
+  async #finish(
+    transfer: Transfer, parts: readonly BlockPart[], copied: CopyEnds, before: Promise<Loaded> | undefined,
+  ): Promise<Loaded> {
     const { batch, copying } = transfer;
     try {
       const ends = await copied;
@@ -218,15 +233,18 @@ export class Transfers {
   }
 
   /**
-   * Has copies that are begun now come after the work that is queued for the slot, and for those that share rows with it: text is found
-   * as soon as it is committed. False: there is none. Throws KV_WORK_QUEUED where a step of the engine must come first.
+   * Has copies that are begun now come after the work that is queued for the slot, and for those that share rows with
+   * it: text is found as soon as it is committed. False: there is none. Throws KV_WORK_QUEUED where a step of the
+   * engine must come first.
    */
   #order({ slot }: Transfer): boolean {
     const ids = this.#registry.idsOf(slot);
     const groups = this.#registry.named[slot]!;
     let isOrdered = false;
     for (let other = 0; other < this.#memory.slots.count; other += 1) {
-      if (!this.#memory.fences.isPending(other) || (other !== slot && !this.#registry.isSharing(other, ids, groups))) continue;
+      if (!this.#memory.fences.isPending(other) || (other !== slot && !this.#registry.isSharing(other, ids, groups))) {
+        continue;
+      }
       this.#memory.fences.checkWritten(other, 'copy from');
       this.#memory.fences.order(this.#copies.gate, other);
       isOrdered = true;
@@ -234,7 +252,10 @@ export class Transfers {
     return isOrdered;
   }
 
-  /** The same; undefined where it is not to be now. Throws what the driver refuses. Then the last `tokens` prepared tokens are discarded. */
+  /**
+   * The same; undefined where it is not to be now. Throws what the driver refuses. Then the last `tokens` prepared
+   * tokens are discarded.
+   */
   #orderOrPostpone(transfer: Transfer, tokens: number): boolean | undefined {
     try {
       return this.#order(transfer);

@@ -1,5 +1,6 @@
-// WithheldRows: the groups of rows that no running sequence needs and that cannot be evicted all the same, as the eviction policy
-// withholds their text; in pages. Owns nothing: the index knows which those are. Costs nothing where it knows of none.
+// WithheldRows: the groups of rows that no running sequence needs and that cannot be evicted all the same, as the
+// eviction policy withholds their text; in pages. Owns nothing: the index knows which those are. Costs nothing where it
+// knows of none.
 
 import type { Layout } from '../layout/layout.js';
 import type { PrefixHit } from '../prefix/prefix-hit.js';
@@ -46,8 +47,8 @@ export class WithheldRows {
   }
 
   /**
-   * Those of the groups `ids` of a hit and of the one behind them, within the first `rows` rows of a slot: a sequence that shares them, or
-   * copies from them, takes no page from anything else for them.
+   * Those of the groups `ids` of a hit and of the one behind them, within the first `rows` rows of a slot: a sequence
+   * that shares them, or copies from them, takes no page from anything else for them.
    */
   idlePagesIn(ids: Int32Array, { wholeRows, tailRow }: PrefixHit, rows: number): number {
     const numbers = this.#numbers;

@@ -1,5 +1,5 @@
-// PolicyGuard: refuses calls to the caches of a page pool while a policy decides, because a cache is then in the middle of a call and
-// half changed. One per page pool, since caches of a pool take rows from each other.
+// PolicyGuard: refuses calls to the caches of a page pool while a policy decides, because a cache is then in the middle
+// of a call and half changed. One per page pool, since caches of a pool take rows from each other.
 
 import { createError } from '../base/errors.js';
 

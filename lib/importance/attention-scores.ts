@@ -1,7 +1,7 @@
 // Attention scores: how much the queries of new tokens look at each token of a text, by the keys of some heads. Pure.
 //
-// Four queries at a time pass over a head's keys, which are copied together first: 2 to 3 times as fast as one query after the other, and each
-// product is summed in the same order.
+// Four queries at a time pass over a head's keys, which are copied together first: 2 to 3 times as fast as one query
+// after the other, and each product is summed in the same order.
 
 /** Shapes of `attentionScores`. */
 export interface ScoreShapes {
@@ -22,8 +22,8 @@ export interface ScoreShapes {
 const together = 4;
 
 /**
- * Of each KV head in `keys` ([token, key head, dim]) the mean over its query heads and all rows of `queries` ([row, query head, dim]) of
- * softmax(scale · q · K).
+ * Of each KV head in `keys` ([token, key head, dim]) the mean over its query heads and all rows of `queries` ([row,
+ * query head, dim]) of softmax(scale · q · K).
  */
 export function attentionScores(queries: Float32Array, keys: Float32Array, shapes: ScoreShapes): Float32Array[] {
   const { rows, queryHeads, kvHeads, keyHeads, dim, tokens, scale } = shapes;
@@ -51,11 +51,15 @@ export function attentionScores(queries: Float32Array, keys: Float32Array, shape
 
 /** own = one head's keys, [token, dim]. */
 function copyHead(keys: Float32Array, start: number, stride: number, dim: number, own: Float64Array): void {
-  for (let to = 0, from = start; to < own.length; from += stride) for (let index = 0; index < dim; index += 1) own[to++] = keys[from + index]!;
+  for (let to = 0, from = start; to < own.length; from += stride) {
+    for (let index = 0; index < dim; index += 1) own[to++] = keys[from + index]!;
+  }
 }
 
 /** products[query][token] = scale · query · key. */
-function multiplyFour(queries: Float64Array, keys: Float64Array, dim: number, scale: number, products: readonly Float64Array[]): void {
+function multiplyFour(
+  queries: Float64Array, keys: Float64Array, dim: number, scale: number, products: readonly Float64Array[],
+): void {
   const [first, second, third, fourth] = products as [Float64Array, Float64Array, Float64Array, Float64Array];
   const [two, three] = [2 * dim, 3 * dim];
   for (let token = 0, at = 0; token < first.length; token += 1) {

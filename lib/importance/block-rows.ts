@@ -1,5 +1,5 @@
-// BlockRows: rows of single tokens of a stored text, from the blocks that hold them: from the fastest tier that has each, checked there. Of a
-// tier that reads blocks only whole, each is read once and kept until `forget`.
+// BlockRows: rows of single tokens of a stored text, from the blocks that hold them: from the fastest tier that has
+// each, checked there. Of a tier that reads blocks only whole, each is read once and kept until `forget`.
 
 import { createError } from '../base/errors.js';
 import { CheckedStripes } from '../tiers/checked-stripes.js';
@@ -31,7 +31,9 @@ export class BlockRows {
   /** Blocks that were read whole. */
   readonly #whole = new Map<StoredBlock, Promise<CheckedStripes>>();
 
-  constructor(tiers: TierSet, blocks: readonly StoredBlock[], stripeTokenBytes: readonly number[], totals: SelectionTotals) {
+  constructor(
+    tiers: TierSet, blocks: readonly StoredBlock[], stripeTokenBytes: readonly number[], totals: SelectionTotals,
+  ) {
     this.#tiers = tiers;
     this.#blocks = blocks;
     this.#stripeTokenBytes = stripeTokenBytes;
@@ -39,18 +41,21 @@ export class BlockRows {
   }
 
   /**
-   * For each stripe the rows of these tokens of the text, ascending, one behind the other, in memory that cannot be detached. Rejects with
-   * KV_SELECTION_LOST where no tier gives them.
+   * For each stripe the rows of these tokens of the text, ascending, one behind the other, in memory that cannot be
+   * detached. Rejects with KV_SELECTION_LOST where no tier gives them.
    */
   async read(stripes: readonly number[], tokens: Int32Array, signal: AbortSignal): Promise<Uint8Array[]> {
     const rows = stripes.map((stripe) => memoryOf(tokens.length * this.#stripeTokenBytes[stripe]!));
     const parts = this.#partsOf(tokens);
     let next = 0;
     const readSome = async (): Promise<void> => {
-      for (let part = parts[next++]; part !== undefined; part = parts[next++]) await this.#readPart(part, stripes, rows, signal);
+      for (let part = parts[next++]; part !== undefined; part = parts[next++]) {
+        await this.#readPart(part, stripes, rows, signal);
+      }
     };
     const workers = Array.from({ length: Math.min(mostReads, parts.length) }, readSome);
-    const failed = (await Promise.allSettled(workers)).find((worker) => worker.status === 'rejected'); // none writes any more
+    // none writes any more
+    const failed = (await Promise.allSettled(workers)).find((worker) => worker.status === 'rejected');
     if (failed !== undefined) throw failed.reason;
     return rows;
   }
@@ -66,12 +71,17 @@ export class BlockRows {
     for (const block of this.#blocks) {
       const firstRow = at;
       while (at < tokens.length && tokens[at]! < block.to) at += 1;
-      if (at > firstRow) parts.push({ block, firstRow, tokens: tokens.slice(firstRow, at).map((token) => token - block.from) });
+      if (at > firstRow) {
+        parts.push({ block, firstRow, tokens: tokens.slice(firstRow, at).map((token) => token - block.from) });
+      }
     }
     return parts;
   }
 
-  async #readPart({ block, tokens, firstRow }: BlockPart, stripes: readonly number[], rows: readonly Uint8Array[], signal: AbortSignal): Promise<void> {
+  async #readPart(
+    { block, tokens, firstRow }: BlockPart, stripes: readonly number[], rows: readonly Uint8Array[],
+    signal: AbortSignal,
+  ): Promise<void> {
     const bytes = stripes.map((stripe) => tokens.length * this.#stripeTokenBytes[stripe]!);
     const into = memoryOf(bytes.reduce((sum, each) => sum + each, 0));
     await this.#readBlock(block, stripes.map((stripe) => ({ stripe, tokens })), into, signal);
@@ -82,12 +92,15 @@ export class BlockRows {
   }
 
   /** Of the fastest tier that has the block; of the next where that does not give it. */
-  async #readBlock(block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal): Promise<void> {
+  async #readBlock(
+    block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal,
+  ): Promise<void> {
     let reason: GetMiss | 'no-memory' = 'absent';
     for (const open of this.#tiers.all) {
       if (!open.has(block)) continue;
       if (signal.aborted) throw lost('timeout');
-      const missed = open.tier.getTokens === undefined ? await this.#readWhole(open, block, parts, into, signal) : await this.#readTokens(open, block, parts, into, signal);
+      const missed = open.tier.getTokens === undefined ? await this.#readWhole(open, block, parts, into, signal)
+        : await this.#readTokens(open, block, parts, into, signal);
       if (missed === undefined) return;
       reason = missed;
     }
@@ -95,7 +108,9 @@ export class BlockRows {
   }
 
   /** Returns why there are none; undefined: they are in `into`. */
-  async #readTokens(open: OpenTier, block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal): Promise<GetMiss | undefined> {
+  async #readTokens(
+    open: OpenTier, block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal,
+  ): Promise<GetMiss | undefined> {
     open.contents.beginReading(block);
     try {
       const got = readTokensGet(await open.tier.getTokens!(block.key, parts, into, signal), open.tier.name);
@@ -113,7 +128,9 @@ export class BlockRows {
     }
   }
 
-  async #readWhole(open: OpenTier, block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal): Promise<GetMiss | undefined> {
+  async #readWhole(
+    open: OpenTier, block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal,
+  ): Promise<GetMiss | undefined> {
     let reading = this.#whole.get(block);
     if (reading === undefined) {
       reading = this.#fetchWhole(block, signal);

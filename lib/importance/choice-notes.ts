@@ -1,5 +1,6 @@
-// ChoiceNotes: which tokens of a stored text one request's layers chose. Once the last layer has chosen, each whole block is told how important its
-// tokens were to the request, for the order in which they are best stored. Hints alone: no answer depends on them.
+// ChoiceNotes: which tokens of a stored text one request's layers chose. Once the last layer has chosen, each whole
+// block is told how important its tokens were to the request, for the order in which they are best stored. Hints alone:
+// no answer depends on them.
 
 import type { ImportanceMeans } from '../tiers/importance-means.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';
@@ -13,8 +14,13 @@ export class ChoiceNotes {
   readonly #chosen: Float32Array;
   #layers = 0;
 
-  /** `blocks` hold the text [from, to), which is chosen from. `done` is called once all layers have chosen: whether any of them says something. */
-  constructor(means: ImportanceMeans, blocks: readonly StoredBlock[], from: number, to: number, done: (isNoted: boolean) => void) {
+  /**
+   * `blocks` hold the text [from, to), which is chosen from. `done` is called once all layers have chosen: whether any
+   * of them says something.
+   */
+  constructor(
+    means: ImportanceMeans, blocks: readonly StoredBlock[], from: number, to: number, done: (isNoted: boolean) => void,
+  ) {
     this.#done = done;
     this.#means = means;
     this.#blocks = blocks;
@@ -29,7 +35,9 @@ export class ChoiceNotes {
     this.#layers += 1;
   }
 
-  /** All layers have chosen: notes the share of them that chose each token, in blocks that lie in the text as a whole. */
+  /**
+   * All layers have chosen: notes the share of them that chose each token, in blocks that lie in the text as a whole.
+   */
   finish(): void {
     const isNoted = this.#layers > 0;
     if (isNoted) this.#note(this.#chosen.map((layers) => layers / this.#layers));

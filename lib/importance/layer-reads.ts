@@ -1,6 +1,6 @@
-// LayerReads: what is read of a stored text for one sequence's selection, layer by layer. What depends on no queries is read ahead, so that a tier works
-// while layers are computed: what the selector looks at (probe keys, all keys) of the next two layers, and, where tokens are chosen without
-// looking or all are loaded, K and V of the next layer.
+// LayerReads: what is read of a stored text for one sequence's selection, layer by layer. What depends on no queries is
+// read ahead, so that a tier works while layers are computed: what the selector looks at (probe keys, all keys) of the
+// next two layers, and, where tokens are chosen without looking or all are loaded, K and V of the next layer.
 
 import { types } from 'node:util';
 
@@ -85,8 +85,11 @@ export class LayerReads {
   }
 
   /** Has a layer's tokens chosen, and reads them. Rejects with KV_SELECTION_LOST, and with what a selector throws. */
-  rows(layer: number, scores: readonly Float32Array[], keys: LookedAt | undefined, signal: AbortSignal): Promise<ReadRows> {
-    return this.looks ? this.#choose(layer, scores, keys, signal) : this.#begin(this.#rows, layer, () => this.#chooseAhead(layer));
+  rows(
+    layer: number, scores: readonly Float32Array[], keys: LookedAt | undefined, signal: AbortSignal,
+  ): Promise<ReadRows> {
+    return this.looks ? this.#choose(layer, scores, keys, signal)
+      : this.#begin(this.#rows, layer, () => this.#chooseAhead(layer));
   }
 
   /** A layer has its rows, and is computed now: begins to read for the next ones. */
@@ -142,11 +145,15 @@ export class LayerReads {
     return this.#choose(layer, [], undefined, this.#limit());
   }
 
-  async #choose(layer: number, scores: readonly Float32Array[], keys: LookedAt | undefined, signal: AbortSignal): Promise<ReadRows> {
+  async #choose(
+    layer: number, scores: readonly Float32Array[], keys: LookedAt | undefined, signal: AbortSignal,
+  ): Promise<ReadRows> {
     const { rules: { selector }, layers, rows, from, to } = this.#parts;
     const stored = layers.get(layer)!;
     const tokens = to - from;
-    const choice = this.#count < tokens ? checkChoice(selector.select({ layer, tokens, count: this.#count, scores }), tokens) : undefined;
+    const choice = this.#count < tokens
+      ? checkChoice(selector.select({ layer, tokens, count: this.#count, scores }), tokens)
+      : undefined;
     const chosen = choice ?? Int32Array.from({ length: tokens }, (_, token) => token);
     const hasKeys = keys !== undefined && selector.looksAt === 'keys';
     const stripes = hasKeys ? [stored.valueStripe] : [stored.keyStripe, stored.valueStripe];
@@ -159,14 +166,17 @@ export class LayerReads {
 }
 
 /**
- * A copy of what a selector of the user's returned. The copy is what is checked, by no function of the array's: its own `every` may say anything, and a
- * worker may write to shared memory meanwhile. A tier that is asked for tokens that it cannot have would be believed to have lost the block.
+ * A copy of what a selector of the user's returned. The copy is what is checked, by no function of the array's: its own
+ * `every` may say anything, and a worker may write to shared memory meanwhile. A tier that is asked for tokens that it
+ * cannot have would be believed to have lost the block.
  */
 function checkChoice(chosen: unknown, tokens: number): Int32Array | undefined {
   if (chosen === undefined) return undefined;
   const copy = isInt32Array(chosen) && !isDetached(chosen) && lengthOf(chosen) <= tokens ? copyOf(chosen) : undefined;
   if (copy !== undefined && isAscending(copy, tokens)) return copy;
-  if (types.isPromise(chosen)) chosen.catch(() => { /* an async selector that fails ends no process; that it is async is reported */ });
+  if (types.isPromise(chosen)) {
+    chosen.catch(() => { /* an async selector that fails ends no process; that it is async is reported */ });
+  }
   throw createError('KV_INVALID_OPTION', {
     reason: 'range', owner: 'SelectionOptions', option: 'selector.select', received: chosen, isReturned: true,
     expected: `a function that returns an Int32Array of tokens below ${tokens}, ascending, none twice, or undefined`,
@@ -191,7 +201,9 @@ function isAscending(chosen: Int32Array, tokens: number): boolean {
 
 function rowsOf(bytes: Uint8Array, tokens: Int32Array, tokenBytes: number): Uint8Array {
   const rows = new Uint8Array(tokens.length * tokenBytes);
-  for (const [row, token] of tokens.entries()) rows.set(bytes.subarray(token * tokenBytes, (token + 1) * tokenBytes), row * tokenBytes);
+  for (const [row, token] of tokens.entries()) {
+    rows.set(bytes.subarray(token * tokenBytes, (token + 1) * tokenBytes), row * tokenBytes);
+  }
   return rows;
 }
 

@@ -1,5 +1,5 @@
-// SelectedText: stored text of a prompt that a sequence may be given in part: what `promote` with `selection` resolves with, for `acquire`.
-// It names text and holds no memory: where tiers lose the text meanwhile, it is computed.
+// SelectedText: stored text of a prompt that a sequence may be given in part: what `promote` with `selection` resolves
+// with, for `acquire`. It names text and holds no memory: where tiers lose the text meanwhile, it is computed.
 
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { StoredBlock } from '../tiers/stored-texts.js';

@@ -4,7 +4,10 @@
 export interface SelectionCounts {
   /** Sequences that hold selected tokens. */
   readonly sequences: number;
-  /** Of these, sequences whose text tiers no longer had, or did not give in time, while it was loaded: they were to be computed anew. */
+  /**
+   * Of these, sequences whose text tiers no longer had, or did not give in time, while it was loaded: they were to be
+   * computed anew.
+   */
   readonly lostSequences: number;
   /** Layers whose tokens were selected. */
   readonly layers: number;

@@ -1,5 +1,6 @@
-// Selectors: which tokens of a stored text a layer gets when not all are loaded. Each is an object of one small interface; ours hold no
-// privilege. A selector is called once for each layer of each sequence, and must not keep the arrays it is given.
+// Selectors: which tokens of a stored text a layer gets when not all are loaded. Each is an object of one small
+// interface; ours hold no privilege. A selector is called once for each layer of each sequence, and must not keep the
+// arrays it is given.
 
 import { integer, readOptions, withDefault } from '../base/options.js';
 import { mix32, Random } from '../base/random.js';
@@ -13,17 +14,23 @@ export interface LayerChoice {
   readonly tokens: number;
   /** How many to choose, 1 … `tokens` − 1. */
   readonly count: number;
-  /** [head][token]: mean attention of the new tokens, of each head that the selector looks at; empty where it looks at none. */
+  /**
+   * [head][token]: mean attention of the new tokens, of each head that the selector looks at; empty where it looks at
+   * none.
+   */
   readonly scores: readonly Float32Array[];
 }
 
-/** Chooses the tokens that a layer gets. Its members are read once, when the promotion or request is made; `select` is called on it. */
+/**
+ * Chooses the tokens that a layer gets. Its members are read once, when the promotion or request is made; `select` is
+ * called on it.
+ */
 export interface TokenSelector {
   /** For reports. */
   readonly name: string;
   /**
-   * What must be read before it can choose: `nothing`, the keys of the probe heads, which are stored apart (`prefixCache.importance`), or
-   * all `keys` of the layer.
+   * What must be read before it can choose: `nothing`, the keys of the probe heads, which are stored apart
+   * (`prefixCache.importance`), or all `keys` of the layer.
    */
   readonly looksAt: 'nothing' | 'probe-keys' | 'keys';
   /** The chosen tokens, ascending, none twice; undefined: all of them, since no choice can be trusted. */
@@ -31,8 +38,8 @@ export interface TokenSelector {
 }
 
 /**
- * The tokens that the probe heads agree on; all tokens of a layer whose probe heads do not agree more than by chance (IMPRESS, FAST'25). The
- * default. Needs `prefixCache.importance`.
+ * The tokens that the probe heads agree on; all tokens of a layer whose probe heads do not agree more than by chance
+ * (IMPRESS, FAST'25). The default. Needs `prefixCache.importance`.
  */
 export function probeHeads(): TokenSelector {
   return {
@@ -62,12 +69,16 @@ export interface FirstAndLastOptions {
   readonly first?: number | undefined;
 }
 
-/** The text's first tokens and its last ones: reads nothing to choose, and is hard to beat. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION. */
+/**
+ * The text's first tokens and its last ones: reads nothing to choose, and is hard to beat. Throws KV_UNKNOWN_OPTION,
+ * KV_INVALID_OPTION.
+ */
 export function firstAndLast(options: FirstAndLastOptions = {}): TokenSelector {
   const { first } = readOptions('firstAndLast', options, { first: withDefault(integer(), 4) });
   return {
     name: 'first-and-last', looksAt: 'nothing',
-    select: ({ tokens, count }) => Int32Array.from({ length: count }, (_, index) => (index < Math.min(first, count) ? index : tokens - count + index)),
+    select: ({ tokens, count }) => Int32Array.from(
+      { length: count }, (_, index) => (index < Math.min(first, count) ? index : tokens - count + index)),
   };
 }
 
@@ -89,7 +100,10 @@ export function randomTokens(options: RandomTokensOptions = {}): TokenSelector {
   };
 }
 
-/** The `count` tokens with the highest scores, ascending; ties go to the earlier token, so that a choice is the same wherever it is made. NaN ranks lowest. */
+/**
+ * The `count` tokens with the highest scores, ascending; ties go to the earlier token, so that a choice is the same
+ * wherever it is made. NaN ranks lowest.
+ */
 export function topTokens(scores: Float32Array, count: number): Int32Array {
   if (count <= 0) return new Int32Array(0);
   if (count >= scores.length) return Int32Array.from(scores, (_, token) => token);
@@ -107,7 +121,10 @@ export function topTokens(scores: Float32Array, count: number): Int32Array {
   return top;
 }
 
-/** The `count` tokens that most heads chose, ascending; of as many votes the one with the higher sum of scores, then the earlier one. */
+/**
+ * The `count` tokens that most heads chose, ascending; of as many votes the one with the higher sum of scores, then the
+ * earlier one.
+ */
 export function mostVoted(sets: readonly Int32Array[], scores: readonly Float32Array[], count: number): Int32Array {
   const votes = new Map<number, number>();
   for (const set of sets) for (const token of set) votes.set(token, (votes.get(token) ?? 0) + 1);

@@ -1,5 +1,5 @@
-// Similarity of heads: whether the tokens that some heads of a layer find important are alike enough that the other heads may be expected
-// to want the same ones (IMPRESS, FAST'25). Sets of tokens are ascending arrays. Pure.
+// Similarity of heads: whether the tokens that some heads of a layer find important are alike enough that the other
+// heads may be expected to want the same ones (IMPRESS, FAST'25). Sets of tokens are ascending arrays. Pure.
 
 /** Exponent of the threshold: empirical. */
 const alpha = 0.6;
@@ -10,14 +10,20 @@ export function countAt(ratio: number, tokens: number): number {
   return tokens === 0 ? 0 : Math.min(tokens, Math.max(1, Math.ceil(tokens * ratio - 1e-9)));
 }
 
-/** Jaccard index to be expected of two random sets of `count` of `tokens` tokens. Of no tokens 1: there is only one such set. */
+/**
+ * Jaccard index to be expected of two random sets of `count` of `tokens` tokens. Of no tokens 1: there is only one such
+ * set.
+ */
 export function randomSimilarity(count: number, tokens: number): number {
   if (tokens === 0) return 1;
   const share = count / tokens;
   return share / (2 - share);
 }
 
-/** The least mean Jaccard index of heads that are trusted: more than random sets have, where fewer than all tokens are selected. */
+/**
+ * The least mean Jaccard index of heads that are trusted: more than random sets have, where fewer than all tokens are
+ * selected.
+ */
 export function similarityThreshold(count: number, tokens: number): number {
   return randomSimilarity(count, tokens) ** alpha;
 }

@@ -1,11 +1,14 @@
-// TokenSelection: which tokens of a stored text each layer of one sequence holds, and the rows of them that its engine writes. Layer by layer,
-// while the first new tokens are computed: the engine hands over its queries, and gets the K and V that it is to write behind the tokens
-// that the sequence has exactly. Keys were stored with their rotary positions, so packed tokens keep theirs. What does not depend on a layer's
-// queries is read while the layers before it are computed (layer-reads.ts).
+// TokenSelection: which tokens of a stored text each layer of one sequence holds, and the rows of them that its engine
+// writes. Layer by layer, while the first new tokens are computed: the engine hands over its queries, and gets the K
+// and V that it is to write behind the tokens that the sequence has exactly. Keys were stored with their rotary
+// positions, so packed tokens keep theirs. What does not depend on a layer's queries is read while the layers before it
+// are computed (layer-reads.ts).
 
 import { EitherSignal } from '../base/either-signal.js';
 import { createError, isKvError } from '../base/errors.js';
-import { abortSignal, checkInteger, integer, notConstructible, number, optional, readOptions, type Field } from '../base/options.js';
+import {
+  abortSignal, checkInteger, integer, notConstructible, number, optional, readOptions, type Field,
+} from '../base/options.js';
 import { describe } from '../base/phrases.js';
 import { floatsOf as viewOf, isFloat32Array, lengthOf } from '../base/typed-arrays.js';
 import { attentionScores } from './attention-scores.js';
@@ -50,7 +53,9 @@ export interface TokenSelectionParts {
   readonly to: number;
   /** Throws KV_SLOT_RELEASED or KV_CLOSED once the sequence is released. */
   readonly check: () => void;
-  /** Hears of a selector that throws or chooses what is no choice: the request is computed then, and no call reports it. */
+  /**
+   * Hears of a selector that throws or chooses what is no choice: the request is computed then, and no call reports it.
+   */
   readonly report: (error: unknown) => void;
   /** Hears that the sequence was released. */
   readonly ended: () => void;
@@ -64,7 +69,8 @@ interface ReadQueries {
 }
 
 const anything: Field<unknown> = (value) => value;
-const spec = { queries: anything, queryHeads: integer({ min: 1 }), scale: optional(number()), signal: optional(abortSignal) };
+const spec =
+  { queries: anything, queryHeads: integer({ min: 1 }), scale: optional(number()), signal: optional(abortSignal) };
 
 /** Which tokens each layer of a lossy sequence holds: `Sequence.selection`. */
 export class TokenSelection {
@@ -95,7 +101,10 @@ export class TokenSelection {
     return this.#held.size === this.#parts.layers.size;
   }
 
-  /** Why a layer could not be loaded; undefined: none failed. What the sequence computed then is of no use: release it, and compute its text. */
+  /**
+   * Why a layer could not be loaded; undefined: none failed. What the sequence computed then is of no use: release it,
+   * and compute its text.
+   */
   get failure(): Error | undefined {
     return this.#failure;
   }
@@ -106,8 +115,8 @@ export class TokenSelection {
   }
 
   /**
-   * How many tokens of the text a layer does not hold: its new tokens lie so many places before their positions, and that many fewer are
-   * attended to. All that were to be selected, until it was loaded. Throws KV_INVALID_OPTION.
+   * How many tokens of the text a layer does not hold: its new tokens lie so many places before their positions, and
+   * that many fewer are attended to. All that were to be selected, until it was loaded. Throws KV_INVALID_OPTION.
    */
   droppedTokens(layer: number): number {
     this.#layer('TokenSelection.droppedTokens', layer);
@@ -115,9 +124,10 @@ export class TokenSelection {
   }
 
   /**
-   * Chooses and loads a layer's tokens; the engine writes them behind the first `exactTokens` tokens of its slot, and attends to no others. Once for
-   * each layer, in order. The queries are read before it returns. Rejects with KV_SELECTION_LOST where tiers no longer give the text, for this layer and
-   * all after it; with KV_SLOT_RELEASED, or KV_CLOSED, once the sequence is released, also while it loads; and for wrong arguments.
+   * Chooses and loads a layer's tokens; the engine writes them behind the first `exactTokens` tokens of its slot, and
+   * attends to no others. Once for each layer, in order. The queries are read before it returns. Rejects with
+   * KV_SELECTION_LOST where tiers no longer give the text, for this layer and all after it; with KV_SLOT_RELEASED, or
+   * KV_CLOSED, once the sequence is released, also while it loads; and for wrong arguments.
    */
   async load(layer: number, queries: LayerQueries): Promise<SelectedRows> {
     const owner = 'TokenSelection.load';
@@ -125,7 +135,9 @@ export class TokenSelection {
     const read = this.#readQueries(owner, stored, queries);
     this.#parts.check();
     if (this.#failure !== undefined) throw this.#failure;
-    if (this.#asked.has(layer)) throw createError('KV_SEQUENCE_LOSSY', { operation: `load layer ${layer} of it again` });
+    if (this.#asked.has(layer)) {
+      throw createError('KV_SEQUENCE_LOSSY', { operation: `load layer ${layer} of it again` });
+    }
     this.#asked.add(layer);
     try {
       const rows = await this.#load(layer, stored, read);
@@ -154,7 +166,9 @@ export class TokenSelection {
     }
   }
 
-  async #loadUntil(signal: AbortSignal, layer: number, stored: StoredLayer, { queries, queryHeads, scale }: ReadQueries): Promise<SelectedRows> {
+  async #loadUntil(
+    signal: AbortSignal, layer: number, stored: StoredLayer, { queries, queryHeads, scale }: ReadQueries,
+  ): Promise<SelectedRows> {
     const { totals, notes, from, to } = this.#parts;
     const { dim, heads: kvHeads, dtype } = stored.key;
     const tokens = to - from;
@@ -162,7 +176,8 @@ export class TokenSelection {
     const scores = keys === undefined ? [] : attentionScores(queries, floatsOf(keys.bytes, dtype), {
       rows: queries.length / queryHeads / dim, queryHeads, kvHeads, keyHeads: keys.heads, dim, tokens, scale,
     });
-    const { chosen, keyBytes, valueBytes, isFallBack }: ReadRows = await ended(signal, this.#reads.rows(layer, scores, keys, signal));
+    const { chosen, keyBytes, valueBytes, isFallBack }: ReadRows =
+      await ended(signal, this.#reads.rows(layer, scores, keys, signal));
     this.#parts.check();
     this.#reads.isOver(layer);
     if (isFallBack) totals.add({ fallBacks: 1 });
@@ -196,20 +211,28 @@ export class TokenSelection {
   #readQueries(owner: string, { key }: StoredLayer, options: LayerQueries): ReadQueries {
     const { queries, queryHeads, scale, signal } = readOptions(owner, options, spec);
     const width = queryHeads * key.dim;
-    if (!isFloat32Array(queries) || queryHeads % key.heads !== 0 || lengthOf(queries) === 0 || lengthOf(queries) % width !== 0) {
+    if (!isFloat32Array(queries) || queryHeads % key.heads !== 0 || lengthOf(queries) === 0
+      || lengthOf(queries) % width !== 0) {
       throw createError('KV_INVALID_OPTION', {
-        reason: 'type', owner, option: 'queries', expected: `a Float32Array of [token, ${queryHeads} query heads, ${key.dim}], and query heads a multiple of ${key.heads}`, received: queries,
+        reason: 'type', owner, option: 'queries',
+        expected:
+          `a Float32Array of [token, ${queryHeads} query heads, ${key.dim}], and query heads a multiple of ${key.heads}`, received:
+            queries,
       });
     }
-    const own = this.#reads.looks ? viewOf(queries, 0, lengthOf(queries)).slice() : queries; // its owner may write to it while keys are read
+    // its owner may write to it while keys are read
+    const own = this.#reads.looks ? viewOf(queries, 0, lengthOf(queries)).slice() : queries;
     return { queries: own, queryHeads, scale: scale ?? 1 / Math.sqrt(key.dim), signal };
   }
 }
 
-/** What a selector has thrown as an error: `throw undefined` would read as "no failure", and 0 as none in a condition. */
+/**
+ * What a selector has thrown as an error: `throw undefined` would read as "no failure", and 0 as none in a condition.
+ */
 function failureOf(thrown: unknown): Error {
   if (typeof thrown === 'object' && thrown !== null) return thrown as Error;
   return createError('KV_INVALID_OPTION', {
-    reason: 'type', owner: 'SelectionOptions', option: 'selector.select', expected: 'a function that throws nothing but errors', received: describe(thrown),
+    reason: 'type', owner: 'SelectionOptions', option: 'selector.select',
+    expected: 'a function that throws nothing but errors', received: describe(thrown),
   });
 }

@@ -1,5 +1,5 @@
-// StepSpans: the sequences of one step as the addon takes them: [slot, length, tokens, first row] of each, in one reused array
-// that only grows. Checks what the kernels do not: slots exist and come once, tokens have memory.
+// StepSpans: the sequences of one step as the addon takes them: [slot, length, tokens, first row] of each, in one
+// reused array that only grows. Checks what the kernels do not: slots exist and come once, tokens have memory.
 
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
@@ -74,8 +74,8 @@ export class StepSpans {
   }
 
   /**
-   * Reads the sequences of a call. Calls `checkOpen` after the caller's getters, which may have closed the kernels. Throws
-   * KV_BATCH_STATE, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE.
+   * Reads the sequences of a call. Calls `checkOpen` after the caller's getters, which may have closed the kernels.
+   * Throws KV_BATCH_STATE, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE.
    */
   read(sequences: Batch | SequenceSpans, owner: string, checkOpen: () => void): this {
     if (Batch.isInstance(sequences)) {
@@ -91,7 +91,9 @@ export class StepSpans {
         reason: 'range', owner, option: 'sequences', expected: 'a batch of the same cache', received: batch,
       });
     }
-    if (!batch.isPrepared) throw createError('KV_BATCH_STATE', { operation: 'run kernels on', problem: 'is not prepared' });
+    if (!batch.isPrepared) {
+      throw createError('KV_BATCH_STATE', { operation: 'run kernels on', problem: 'is not prepared' });
+    }
     const { slots, lengths, tokens } = batch;
     this.#start(batch.length);
     for (let index = 0; index < batch.length; index += 1) {

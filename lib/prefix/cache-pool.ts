@@ -1,9 +1,10 @@
-// CachePool: the nodes that no running sequence uses, which are kept because their text may return; and so also which nodes are used.
-// Bounded as a whole and per tenant; the policy chooses what goes. It counts, takes rows off the ends of texts, and keeps what is left
-// closed under prefixes: a text loses its end first, and what remains of it lies in rows completely.
+// CachePool: the nodes that no running sequence uses, which are kept because their text may return; and so also which
+// nodes are used. Bounded as a whole and per tenant; the policy chooses what goes. It counts, takes rows off the ends
+// of texts, and keeps what is left closed under prefixes: a text loses its end first, and what remains of it lies in
+// rows completely.
 //
-// Invariants: pins[node] = open paths whose end is the node or lies below it; a pinned node's parent is pinned; a node is in the pool
-// when it is neither pinned nor a root.
+// Invariants: pins[node] = open paths whose end is the node or lies below it; a pinned node's parent is pinned; a node
+// is in the pool when it is neither pinned nor a root.
 
 import type { DomainRoots } from './domain-roots.js';
 import type { CheckedPolicy } from './eviction/checked-policy.js';
@@ -37,7 +38,10 @@ export interface RowsByAge {
   readonly requests: number;
 }
 
-/** Of texts that may make way as a whole, what the policy would let go before the last of them: rows at most, as a share of the pool. */
+/**
+ * Of texts that may make way as a whole, what the policy would let go before the last of them: rows at most, as a share
+ * of the pool.
+ */
 const skippedShare = 1 / 16;
 
 const evicted = reasonNumber('evicted');
@@ -64,7 +68,10 @@ export class CachePool {
     this.#quota = options.tenantRows === Infinity ? undefined : new TenantQuota(this.#nodes, options.tenantRows);
   }
 
-  /** Whether text in tiers may come for what it scores: the policy says so, and no bound for tenants, by which other text goes. */
+  /**
+   * Whether text in tiers may come for what it scores: the policy says so, and no bound for tenants, by which other
+   * text goes.
+   */
   get takesOffers(): boolean {
     return this.#quota === undefined && this.#options.policy.canOffer;
   }
@@ -92,7 +99,10 @@ export class CachePool {
     pins[node]! += 1;
   }
 
-  /** `paths` paths no longer go through the node. The nodes below it come first, so that it is more recent than they are. */
+  /**
+   * `paths` paths no longer go through the node. The nodes below it come first, so that it is more recent than they
+   * are.
+   */
   unpin(node: number, paths: number): void {
     const { pins, parent } = this.#nodes;
     pins[node]! -= paths;
@@ -103,7 +113,10 @@ export class CachePool {
     this.#quota?.add(node, rows);
   }
 
-  /** Counts its rows by age. Where there are more than `maxNodes` nodes, looks at every second, third, …, which count for the others too. */
+  /**
+   * Counts its rows by age. Where there are more than `maxNodes` nodes, looks at every second, third, …, which count
+   * for the others too.
+   */
   rowsByAge(bounds: readonly number[], maxNodes: number): RowsByAge {
     const nodes = this.#nodes;
     const rows = new Array<number>(bounds.length + 1).fill(0);
@@ -141,7 +154,10 @@ export class CachePool {
     this.keepWithinBounds(owner);
   }
 
-  /** A path that ended in the node is over, and what it had is about to be dropped: that is no use of it, and nothing makes way for it. */
+  /**
+   * A path that ended in the node is over, and what it had is about to be dropped: that is no use of it, and nothing
+   * makes way for it.
+   */
   leave(node: number): void {
     this.#unpinPath(node);
     this.#tidy(node);
@@ -166,8 +182,8 @@ export class CachePool {
   }
 
   /**
-   * Leaves of which any may go now as a whole, in the policy's order; returns how many. Few where the pool is small, so that its order
-   * stays about what the policy says.
+   * Leaves of which any may go now as a whole, in the policy's order; returns how many. Few where the pool is small, so
+   * that its order stays about what the policy says.
    */
   victims(leaves: Int32Array): number {
     const { policy, ledger } = this.#options;
@@ -212,8 +228,8 @@ export class CachePool {
   }
 
   /**
-   * Takes the leaf's tokens from `tokens` on, counted from the start of the text, and the rows that only they need; then
-   * what above it is no longer backed. Also for leaves in use, of which some token must stay.
+   * Takes the leaf's tokens from `tokens` on, counted from the start of the text, and the rows that only they need;
+   * then what above it is no longer backed. Also for leaves in use, of which some token must stay.
    */
   cut(leaf: number, tokens: number, reason: number): void {
     const { tree, ledger, roots, listeners } = this.#options;
@@ -239,9 +255,9 @@ export class CachePool {
   }
 
   /**
-   * Sees that the last tokens of a leaf lie in a row: in that of a sequence that ends there, or else by cutting those off
-   * that no sequence has. (The row of a sequence that is not stored will do: only tokens that were cached before are found
-   * in it.)
+   * Sees that the last tokens of a leaf lie in a row: in that of a sequence that ends there, or else by cutting those
+   * off that no sequence has. (The row of a sequence that is not stored will do: only tokens that were cached before
+   * are found in it.)
    */
   backLeaf(leaf: number, reason: number): void {
     const { ledger, listeners } = this.#options;
@@ -264,8 +280,8 @@ export class CachePool {
   }
 
   /**
-   * Makes one node of a node of the pool and its only child where nothing tells them apart: all releases so far used both, or
-   * the upper one has no row of its own. Returns whether it did; the child remains.
+   * Makes one node of a node of the pool and its only child where nothing tells them apart: all releases so far used
+   * both, or the upper one has no row of its own. Returns whether it did; the child remains.
    */
   joinChild(upper: number): boolean {
     const { tree, ledger, policy, listeners } = this.#options;

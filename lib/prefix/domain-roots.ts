@@ -4,8 +4,8 @@ import type { PrefixDomain } from './domain.js';
 import type { PrefixTree } from './prefix-tree.js';
 
 /**
- * The root of each domain that has text, and the number of each tenant that has a domain. Domains and tenants come and go with the
- * requests; one without text leaves nothing behind.
+ * The root of each domain that has text, and the number of each tenant that has a domain. Domains and tenants come and
+ * go with the requests; one without text leaves nothing behind.
  */
 export class DomainRoots {
   readonly #tree: PrefixTree;

@@ -1,5 +1,6 @@
-// PrefixDomain: within which requests may share. Texts of different domains never meet, however alike they are. Each part
-// has a place of its own in the key, so an adapter named "a" is not a salt named "a", and none is not the empty string.
+// PrefixDomain: within which requests may share. Texts of different domains never meet, however alike they are. Each
+// part has a place of its own in the key, so an adapter named "a" is not a salt named "a", and none is not the empty
+// string.
 
 /** Within which requests share: those whose parts are all equal. None is not the empty string. */
 export interface PrefixDomainParts {

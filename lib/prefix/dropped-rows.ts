@@ -3,18 +3,19 @@
 import { enlarged } from '../base/typed-arrays.js';
 
 /**
- * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its share
- * · `replaced`: a row of the same tokens, a fuller one or a running sequence's, took its place · `truncated`: its sequence
- * took the tokens back · `cleared`: by `clear` · `dropped`: by `drop`.
+ * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its
+ * share · `replaced`: a row of the same tokens, a fuller one or a running sequence's, took its place · `truncated`: its
+ * sequence took the tokens back · `cleared`: by `clear` · `dropped`: by `drop`.
  */
 export type DropReason = 'evicted' | 'bound' | 'quota' | 'replaced' | 'truncated' | 'cleared' | 'dropped';
 
-export const dropReasons: readonly DropReason[] = ['evicted', 'bound', 'quota', 'replaced', 'truncated', 'cleared', 'dropped'];
+export const dropReasons: readonly DropReason[] =
+  ['evicted', 'bound', 'quota', 'replaced', 'truncated', 'cleared', 'dropped'];
 
 /**
- * The rows that the index stopped holding since the caller last cleared this, once per hold, each with its reason. Every call of the
- * index that can drop rows fills it. A row may have been taken again since it was dropped: it is free when no sequence maps it and
- * `isHolding` denies it.
+ * The rows that the index stopped holding since the caller last cleared this, once per hold, each with its reason.
+ * Every call of the index that can drop rows fills it. A row may have been taken again since it was dropped: it is free
+ * when no sequence maps it and `isHolding` denies it.
  */
 export class DroppedRows {
   #rows = new Int32Array(64);

@@ -1,5 +1,5 @@
-// checkIndex: looks through the whole prefix index for what must always hold, and throws KV_INTERNAL at the first thing that
-// does not. For tests: it takes time in proportion to everything that is cached.
+// checkIndex: looks through the whole prefix index for what must always hold, and throws KV_INTERNAL at the first thing
+// that does not. For tests: it takes time in proportion to everything that is cached.
 
 import { createError } from '../base/errors.js';
 import type { CachePool } from './cache-pool.js';
@@ -55,9 +55,12 @@ function checkText({ tree, ledger }: CheckedParts, node: number): void {
   const { nodes } = tree;
   const parent = nodes.parent[node]!;
   const to = nodes.to[node]!;
-  expect(nodes.isUsed(parent) && nodes.from[node] === nodes.to[parent], 'a node does not go on where its parent ends', node);
+  expect(
+    nodes.isUsed(parent) && nodes.from[node] === nodes.to[parent], 'a node does not go on where its parent ends', node);
   expect(to > nodes.from[node]!, 'a node is empty', node);
-  expect(tree.tokenAt(node, nodes.from[node]!) === nodes.firstToken[node], 'a node does not start with its first token', node);
+  expect(
+    tree.tokenAt(node, nodes.from[node]!) === nodes.firstToken[node], 'a node does not start with its first token',
+    node);
   expect(tree.child(parent, nodes.firstToken[node]!) === node, 'a node is not found below its parent', node);
   expect(nodes.uses[node]! <= nodes.uses[parent]!, 'a node is used more than its parent', node);
   let rows = 0;

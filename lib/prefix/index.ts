@@ -4,7 +4,8 @@ export {
   domainParts, prefixDomain, sharedDomain, type PrefixDomain, type PrefixDomainPart, type PrefixDomainParts,
 } from './domain.js';
 export type {
-  CachedExtent, EvictionContext, EvictionPolicy, EvictionPolicyFactory, NodeView, OfferedText, ReleasedRequest, SelectedExtent,
+  CachedExtent, EvictionContext, EvictionPolicy, EvictionPolicyFactory, NodeView, OfferedText, ReleasedRequest,
+  SelectedExtent,
 } from './eviction/eviction-policy.js';
 export * from './eviction/index.js';
 export type { PrefixExplanation } from './prefix-explanation.js';

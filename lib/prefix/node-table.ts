@@ -1,6 +1,6 @@
-// NodeTable: the nodes of the prefix tree as numbers in typed arrays, all indexed by node. A node is a run of tokens [from, to) of
-// some path from a root. It keeps no rule: the tree, the ledger of rows, the pool and the open paths do. Growing replaces the arrays,
-// so read them anew after a call that may make a node.
+// NodeTable: the nodes of the prefix tree as numbers in typed arrays, all indexed by node. A node is a run of tokens
+// [from, to) of some path from a root. It keeps no rule: the tree, the ledger of rows, the pool and the open paths do.
+// Growing replaces the arrays, so read them anew after a call that may make a node.
 
 import { enlarged } from '../base/typed-arrays.js';
 import type { NodeView } from './eviction/eviction-policy.js';
@@ -28,7 +28,9 @@ export class NodeTable implements NodeView {
   level: Uint8Array = new Uint8Array(0);
   /** Number of the tenant whose text it is. */
   tenant: Int32Array = new Int32Array(0);
-  /** How often the number has been given back, or its text shortened: tells a text from a later one in the same place. */
+  /**
+   * How often the number has been given back, or its text shortened: tells a text from a later one in the same place.
+   */
   generation: Int32Array = new Int32Array(0);
   #free: number[] = [];
   #made = 0;
@@ -79,8 +81,9 @@ export class NodeTable implements NodeView {
   }
 
   /**
-   * Puts a new node in the place of `lower`, with the tokens of `lower` before `at` and all that is said of it, and `lower` below it. The caller
-   * says what `lower` starts with from then on. `lastRow` is the deepest whole row up to `at`.
+   * Puts a new node in the place of `lower`, with the tokens of `lower` before `at` and all that is said of it, and
+   * `lower` below it. The caller says what `lower` starts with from then on. `lastRow` is the deepest whole row up to
+   * `at`.
    */
   splitOff(lower: number, at: number, lastRow: number): number {
     const upper = this.make();

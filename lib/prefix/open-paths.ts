@@ -1,6 +1,6 @@
-// OpenPaths: where the texts of running sequences end in the tree, what they have announced, and how they change the tree: a text goes on
-// along what is there, branches off, or lengthens it, and takes tokens back. The only place that adds text and splits nodes. The pool
-// counts which nodes are used.
+// OpenPaths: where the texts of running sequences end in the tree, what they have announced, and how they change the
+// tree: a text goes on along what is there, branches off, or lengthens it, and takes tokens back. The only place that
+// adds text and splits nodes. The pool counts which nodes are used.
 
 import type { CachePool } from './cache-pool.js';
 import type { NodeTable } from './node-table.js';
@@ -30,14 +30,18 @@ export class OpenPaths {
     this.#nodes = tree.nodes;
   }
 
-  /** Opens a path along the first `tokens` tokens of a text, which end in `node`, and writes the rows that they fill into its table. */
+  /**
+   * Opens a path along the first `tokens` tokens of a text, which end in `node`, and writes the rows that they fill
+   * into its table.
+   */
   open(options: PathOptions, node: number, tokens: number): PrefixPath {
     return this.#add(options, this.#splitAtRow(node, tokens), tokens);
   }
 
   /** Opens another path at the same place. */
   fork(path: PrefixPath, rows: Int32Array): PrefixPath {
-    return this.#add({ rows, isStored: path.isStored, level: path.level, promptTokens: path.promptTokens }, path.node, path.length);
+    return this.#add(
+      { rows, isStored: path.isStored, level: path.level, promptTokens: path.promptTokens }, path.node, path.length);
   }
 
   /** Closes the path. Its text stays cached as the pool's bounds allow. */
@@ -60,7 +64,9 @@ export class OpenPaths {
   /** The longest path that ends in the node; 0: none does. */
   longestIn(node: number): number {
     let longest = 0;
-    for (let path = this.#nodes.ending[node]; path !== undefined; path = path.next) longest = Math.max(longest, path.length);
+    for (let path = this.#nodes.ending[node]; path !== undefined; path = path.next) {
+      longest = Math.max(longest, path.length);
+    }
     return longest;
   }
 
@@ -119,10 +125,11 @@ export class OpenPaths {
   }
 
   /**
-   * A running sequence may have rows of its own with the same tokens as cached ones: it computed what was there already, or copied the
-   * last tokens of what it found. Its path keeps the cached ones from being evicted, and needs neither them nor what lies behind its
-   * tokens in the same node. Where memory is short, its own rows are cached in their place, which loses nothing, while evicting loses
-   * text. Drops the cached ones that `isSpare` affirms, as `replaced`, or makes them evictable.
+   * A running sequence may have rows of its own with the same tokens as cached ones: it computed what was there
+   * already, or copied the last tokens of what it found. Its path keeps the cached ones from being evicted, and needs
+   * neither them nor what lies behind its tokens in the same node. Where memory is short, its own rows are cached in
+   * their place, which loses nothing, while evicting loses text. Drops the cached ones that `isSpare` affirms, as
+   * `replaced`, or makes them evictable.
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
     const instead = new Map<number, number>();
@@ -135,7 +142,9 @@ export class OpenPaths {
       this.#ledger.fill(path.node, path.length, held);
       held.forEach((row, index) => {
         const own = path.rows[index]!;
-        if (own !== row && own >= 0 && !instead.has(row) && !this.#ledger.isHolding(own) && isSpare(row)) instead.set(row, own);
+        if (own !== row && own >= 0 && !instead.has(row) && !this.#ledger.isHolding(own) && isSpare(row)) {
+          instead.set(row, own);
+        }
       });
     }
     if (instead.size > 0) this.#ledger.replace(instead);
@@ -179,7 +188,8 @@ export class OpenPaths {
     const isAlone = path.next === undefined && path.previous === undefined;
     const tail = isLeaf ? nodes.tailRow[node]! : -1;
     this.#ledger.check(at, length, path.rows, tail);
-    // Not where the leaf was released, as it keeps its own count of uses, nor where other paths end, which would pin what they lack.
+    // Not where the leaf was released, as it keeps its own count of uses, nor where other paths end, which would pin
+    // what they lack.
     if (isLeaf && nodes.uses[node] === 0 && isAlone) {
       this.#tree.grow(node, text, at, length - at);
       this.#ledger.attach(node, at, path.rows, tail);
@@ -202,15 +212,16 @@ export class OpenPaths {
     for (let other = ending[leaf]; other !== undefined; other = other.next) kept = Math.max(kept, other.length);
     const first = this.#ledger.wholeRows(kept);
     let rows = this.#ledger.rowsFor(end);
-    for (let row = tailRow[leaf]! >= 0 ? tailRow[leaf]! : lastRow[leaf]!; rows > first && row === path.rows[rows - 1]; rows -= 1) {
+    for (let row = tailRow[leaf]! >= 0 ? tailRow[leaf]! : lastRow[leaf]!;
+        rows > first && row === path.rows[rows - 1]; rows -= 1) {
       row = this.#ledger.rowAbove(leaf, row);
     }
     return Math.max(kept, Math.min(end, this.#ledger.tokensIn(rows)));
   }
 
   /**
-   * Splits the node where the last row ends that its text's first `length` tokens touch, so that a path that ends there does not pin
-   * the rows behind. Returns the node in which those tokens end then.
+   * Splits the node where the last row ends that its text's first `length` tokens touch, so that a path that ends there
+   * does not pin the rows behind. Returns the node in which those tokens end then.
    */
   #splitAtRow(node: number, length: number): number {
     const at = this.#ledger.tokensToRowEnd(length);
@@ -233,7 +244,9 @@ export class OpenPaths {
     return upper;
   }
 
-  /** `upper` was cut off the front of `lower`: paths that end before the cut move, and no longer pin what is below it. */
+  /**
+   * `upper` was cut off the front of `lower`: paths that end before the cut move, and no longer pin what is below it.
+   */
   #moveEnds(upper: number, lower: number): void {
     const { to, ending } = this.#nodes;
     let moved = 0;
@@ -265,7 +278,8 @@ export class OpenPaths {
   #replaceTail(path: PrefixPath, isSpare: (row: number) => boolean): void {
     const tail = this.#nodes.tailRow[path.node]!;
     const own = this.#ownTail(path);
-    if (tail < 0 || tail === own || own < 0 || path.length !== this.#nodes.to[path.node] || !isSpare(tail) || this.#ledger.isHolding(own)) return;
+    if (tail < 0 || tail === own || own < 0 || path.length !== this.#nodes.to[path.node] || !isSpare(tail)
+      || this.#ledger.isHolding(own)) return;
     this.#ledger.replaceTail(path.node, own);
   }
 
@@ -280,7 +294,8 @@ export class OpenPaths {
   /** Whether a row ends inside a token behind the path's, of which the rest is in a row that is spare. */
   #isTailBehind({ node, length }: PrefixPath, isSpare: (row: number) => boolean): boolean {
     const { to, tailRow } = this.#nodes;
-    return tailRow[node]! >= 0 && this.#ledger.wholeRows(to[node]!) >= this.#ledger.rowsFor(length) && isSpare(tailRow[node]!);
+    return tailRow[node]! >= 0 && this.#ledger.wholeRows(to[node]!) >= this.#ledger.rowsFor(length)
+      && isSpare(tailRow[node]!);
   }
 
   /** The path's own row behind its whole ones, or -1. */

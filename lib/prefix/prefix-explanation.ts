@@ -1,5 +1,6 @@
-// PrefixExplanation: why a text is cached no further than it is, and the memory of evictions that this needs. For an operator's
-// questions and for logs, not for every request, nor for clients: within one tenant it tells of texts under other salts.
+// PrefixExplanation: why a text is cached no further than it is, and the memory of evictions that this needs. For an
+// operator's questions and for logs, not for every request, nor for clients: within one tenant it tells of texts under
+// other salts.
 
 import { mix32 } from '../base/random.js';
 import type { DomainRoots } from './domain-roots.js';
@@ -9,10 +10,10 @@ import type { PrefixTree, TextListener, TreePlace } from './prefix-tree.js';
 import { dropReasons, type DropReason } from './dropped-rows.js';
 
 /**
- * Where the cached part of a text ends, after `tokens` tokens, and why. `complete`: all of it is cached · `evicted`: it went on, and lost
- * this at `atMs` (of the `now` given to the index) for `dropReason` · `other-domain`: more of it, `otherTokens`, is cached in a domain of
- * the same tenant that differs in `parts` · `differs`: cached texts go on otherwise; one of them with `cachedToken` · `never-cached`: no
- * text that was cached went on from there.
+ * Where the cached part of a text ends, after `tokens` tokens, and why. `complete`: all of it is cached · `evicted`: it
+ * went on, and lost this at `atMs` (of the `now` given to the index) for `dropReason` · `other-domain`: more of it,
+ * `otherTokens`, is cached in a domain of the same tenant that differs in `parts` · `differs`: cached texts go on
+ * otherwise; one of them with `cachedToken` · `never-cached`: no text that was cached went on from there.
  */
 export type PrefixExplanation = { readonly tokens: number } & (
   | { readonly reason: 'complete' }
@@ -52,7 +53,8 @@ export class Explainer {
     if (!isInside && firstChild[node]! < 0) return { tokens, reason: 'never-cached' };
     const cachedToken = isInside ? tree.tokenAt(node, tokens) : firstToken[firstChild[node]!]!;
     // Equal: a running sequence has the token, in no row that could be shared yet.
-    return cachedToken === askedToken ? { tokens, reason: 'never-cached' } : { tokens, reason: 'differs', askedToken, cachedToken };
+    return cachedToken === askedToken ? { tokens, reason: 'never-cached' }
+      : { tokens, reason: 'differs', askedToken, cachedToken };
   }
 
   #longestElsewhere(domain: PrefixDomain, text: Int32Array, tokens: number):
@@ -102,8 +104,9 @@ export interface EvictionMemoryOptions {
 }
 
 /**
- * Where text was cut off lately, when and why. A place is the end of a node and the token that came next; what is known of it goes with
- * the node, and the oldest entries go when there are too many. It keeps one token of each text that it remembers, and no more.
+ * Where text was cut off lately, when and why. A place is the end of a node and the token that came next; what is known
+ * of it goes with the node, and the oldest entries go when there are too many. It keeps one token of each text that it
+ * remembers, and no more.
  */
 export class EvictionMemory implements TextListener {
   readonly #options: EvictionMemoryOptions;
@@ -115,7 +118,8 @@ export class EvictionMemory implements TextListener {
   }
 
   /**
-   * What was cut off behind the first `at` tokens, which end in `node` (-1: the domain has no text), starting with `token`.
+   * What was cut off behind the first `at` tokens, which end in `node` (-1: the domain has no text), starting with
+   * `token`.
    */
   find(domain: PrefixDomain, node: number, at: number, token: number): RememberedCut | undefined {
     if (at === 0) return this.#entries.get(rootKey(domain, token));

@@ -1,6 +1,7 @@
-// PrefixHit: how much of a text is cached, and where. `PrefixIndex.match` descends once and returns one; `open` takes it and compares
-// nothing again. An index has one, which the next match writes over, and it is valid until the index changes: `open` throws for an older
-// one. Owned by the index: read it. Looking changes nothing, not even the order of eviction.
+// PrefixHit: how much of a text is cached, and where. `PrefixIndex.match` descends once and returns one; `open` takes
+// it and compares nothing again. An index has one, which the next match writes over, and it is valid until the index
+// changes: `open` throws for an older one. Owned by the index: read it. Looking changes nothing, not even the order of
+// eviction.
 
 import { createError } from '../base/errors.js';
 import type { DomainRoots } from './domain-roots.js';
@@ -18,9 +19,15 @@ export class PrefixHit {
   wholeRows = 0;
   /** The row that holds the tokens after those, to copy from; it may hold other tokens behind them. -1: none remain. */
   tailRow = -1;
-  /** Whether the tail row holds nothing behind the hit: its text ends there, and a sequence that has it may write on in it. */
+  /**
+   * Whether the tail row holds nothing behind the hit: its text ends there, and a sequence that has it may write on in
+   * it.
+   */
   isTailWhole = false;
-  /** Tokens that will be cached once a running sequence has computed what it announced, at most the limit; 0: no more than now. */
+  /**
+   * Tokens that will be cached once a running sequence has computed what it announced, at most the limit; 0: no more
+   * than now.
+   */
   pendingTokens = 0;
   /** What was kept at the end of the whole text (`keepValue`), when the hit is all of it; otherwise undefined. */
   value: unknown = undefined;
@@ -47,7 +54,8 @@ export class PrefixHit {
   }
 
   /**
-   * Finds `text`, `limit` tokens at most; undefined: all but its last token, and that too where a value is kept behind it. @internal
+   * Finds `text`, `limit` tokens at most; undefined: all but its last token, and that too where a value is kept behind
+   * it. @internal
    */
   find(domain: PrefixDomain, text: Int32Array, limit: number | undefined, version: number): void {
     const most = Math.min(limit ?? text.length, text.length);
@@ -78,7 +86,10 @@ export class PrefixHit {
     if (this.tokens > 0) this.#ledger.fill(this.node, this.tokens, table);
   }
 
-  /** Throws KV_INTERNAL when the index has changed since: the node may be another by now. A hit of no tokens needs none. @internal */
+  /**
+   * Throws KV_INTERNAL when the index has changed since: the node may be another by now. A hit of no tokens needs none.
+   * @internal
+   */
   check(version: number): void {
     if (this.tokens === 0 || this.#version === version) return;
     const problem = 'a match of the prefix index is used after the index changed';
@@ -86,9 +97,10 @@ export class PrefixHit {
   }
 
   /**
-   * Goes back from `tokens`, up to which the text agrees, to where a sequence can go on: the one place where a hit becomes shorter
-   * than the text that is cached. Today it ends where the last of its tokens lie in a row that the index holds; those of a running
-   * sequence need not. A model whose sequences can go on only from some points has its rule here too.
+   * Goes back from `tokens`, up to which the text agrees, to where a sequence can go on: the one place where a hit
+   * becomes shorter than the text that is cached. Today it ends where the last of its tokens lie in a row that the
+   * index holds; those of a running sequence need not. A model whose sequences can go on only from some points has its
+   * rule here too.
    */
   #goBackToRows(): void {
     const ledger = this.#ledger;
@@ -103,7 +115,8 @@ export class PrefixHit {
 
   /** What else there is to say of the hit, where no more than `limit` tokens were asked for. */
   #describe(limit: number): void {
-    this.isTailWhole = this.tailNode >= 0 && this.tailNode === this.node && this.#tree.nodes.to[this.node] === this.tokens;
+    this.isTailWhole = this.tailNode >= 0 && this.tailNode === this.node
+      && this.#tree.nodes.to[this.node] === this.tokens;
     this.pendingTokens = this.node >= 0 && this.#paths.announcing > 0 ? this.#announcedTokens(limit) : 0;
   }
 

@@ -1,6 +1,6 @@
-// PrefixPath: one sequence's place in the prefix index: the text it has committed, and its table of rows. A handle made by
-// `open` or `fork` and ended by `release`. While it is open, no row of its text is evicted. Owned by the index: read it,
-// and write only into `rows`.
+// PrefixPath: one sequence's place in the prefix index: the text it has committed, and its table of rows. A handle made
+// by `open` or `fork` and ended by `release`. While it is open, no row of its text is evicted. Owned by the index: read
+// it, and write only into `rows`.
 
 export interface PathOptions {
   /**
@@ -17,8 +17,8 @@ export interface PathOptions {
   /** Tokens of its prompt, for eviction policies. Default: all that it has when it is released. */
   readonly promptTokens?: number | undefined;
   /**
-   * The text that it is going to commit: a match says that it is pending (`PrefixHit.pendingTokens`) until then. Kept, and must not change until
-   * then. Only of a path that is stored. Default: nothing is announced.
+   * The text that it is going to commit: a match says that it is pending (`PrefixHit.pendingTokens`) until then. Kept,
+   * and must not change until then. Only of a path that is stored. Default: nothing is announced.
    */
   readonly announced?: Int32Array | undefined;
 }

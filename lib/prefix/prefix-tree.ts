@@ -1,6 +1,7 @@
-// PrefixTree: the texts of the index as a path-compressed tree of tokens. A node is a run of tokens; children of a node differ in
-// their first token, by which a hash table finds them (ChildTable); every text starts at a root. It keeps text and links right together
-// when nodes are added, split, joined and shortened, and knows nothing of sequences, pools or time.
+// PrefixTree: the texts of the index as a path-compressed tree of tokens. A node is a run of tokens; children of a node
+// differ in their first token, by which a hash table finds them (ChildTable); every text starts at a root. It keeps
+// text and links right together when nodes are added, split, joined and shortened, and knows nothing of sequences,
+// pools or time.
 
 import { Random } from '../base/random.js';
 import { NodeTable } from './node-table.js';
@@ -14,8 +15,8 @@ export interface TreePlace {
 }
 
 /**
- * Hears what text the index gains and loses, to keep something beside it. Called in the middle of a change: it reads the tree and
- * changes nothing.
+ * Hears what text the index gains and loses, to keep something beside it. Called in the middle of a change: it reads
+ * the tree and changes nothing.
  */
 export interface TextListener {
   /** The node has new tokens from `from` to its end. */
@@ -118,7 +119,9 @@ export class PrefixTree {
 
   /** Calls `visit` with every piece of text: an array that must not be kept, and the places [from, to) in it. */
   forPieces(visit: (tokens: Int32Array, from: number, to: number) => void): void {
-    for (let node = 0; node < this.nodes.end; node += 1) if (this.nodes.isUsed(node)) this.#texts.forPieces(node, visit);
+    for (let node = 0; node < this.nodes.end; node += 1) {
+      if (this.nodes.isUsed(node)) this.#texts.forPieces(node, visit);
+    }
   }
 
   /** A new child with these tokens; there is none yet that starts with the first. It has no row of its own. */
@@ -139,8 +142,8 @@ export class PrefixTree {
   }
 
   /**
-   * Splits the node before token `at`; returns the new node, which has the front and is the other's parent. `lastRow` is the deepest
-   * whole row up to there.
+   * Splits the node before token `at`; returns the new node, which has the front and is the other's parent. `lastRow`
+   * is the deepest whole row up to there.
    */
   split(lower: number, at: number, lastRow: number): number {
     const { nodes } = this;
@@ -188,9 +191,9 @@ export class PrefixTree {
 }
 
 /**
- * Finds the child of a node that starts with a token. Open addressing over node numbers; the key is the pair (parent, first token),
- * which is compared on every probe, so a collision of hashes costs a step and never a wrong child. The hash has a key of the cache's
- * own: clients choose the tokens, and one table serves all tenants.
+ * Finds the child of a node that starts with a token. Open addressing over node numbers; the key is the pair (parent,
+ * first token), which is compared on every probe, so a collision of hashes costs a step and never a wrong child. The
+ * hash has a key of the cache's own: clients choose the tokens, and one table serves all tenants.
  */
 export class ChildTable {
   readonly #nodes: NodeTable;
@@ -269,10 +272,11 @@ export class ChildTable {
 }
 
 /**
- * A hash of two 32-bit words that clients cannot foresee, so that no choice of tokens makes a table slow. Simple tabulation (Zobrist
- * 1970): a table of random words for each byte, chosen by a seed. Linear probing with it takes constant expected time for any set of
- * keys chosen without the seed (Pătraşcu and Thorup 2012), whatever their differences: no two keys collide under more seeds than chance
- * has it. Not for secrets, and never part of a key that leaves the process.
+ * A hash of two 32-bit words that clients cannot foresee, so that no choice of tokens makes a table slow. Simple
+ * tabulation (Zobrist 1970): a table of random words for each byte, chosen by a seed. Linear probing with it takes
+ * constant expected time for any set of keys chosen without the seed (Pătraşcu and Thorup 2012), whatever their
+ * differences: no two keys collide under more seeds than chance has it. Not for secrets, and never part of a key that
+ * leaves the process.
  */
 export class KeyedHash {
   /** [byte of `a`, then of `b`, lowest first; its value]. */
@@ -287,7 +291,9 @@ export class KeyedHash {
   /** 32 bits, as a signed integer. */
   of(a: number, b: number): number {
     const words = this.#words;
-    return words[a & 255]! ^ words[256 | ((a >>> 8) & 255)]! ^ words[512 | ((a >>> 16) & 255)]! ^ words[768 | (a >>> 24)]!
-      ^ words[1024 | (b & 255)]! ^ words[1280 | ((b >>> 8) & 255)]! ^ words[1536 | ((b >>> 16) & 255)]! ^ words[1792 | (b >>> 24)]!;
+    return words[a & 255]! ^ words[256 | ((a >>> 8) & 255)]! ^ words[512 | ((a >>> 16) & 255)]!
+      ^ words[768 | (a >>> 24)]!
+      ^ words[1024 | (b & 255)]! ^ words[1280 | ((b >>> 8) & 255)]! ^ words[1536 | ((b >>> 16) & 255)]!
+        ^ words[1792 | (b >>> 24)]!;
   }
 }

@@ -1,6 +1,6 @@
-// PrefixValues: what callers keep at the exact end of a cached text, last logits for example, so that a prompt that is cached
-// as a whole needs no forward pass. A value goes with any token of its text, and the one used longest ago when there are
-// too many. It never looks into a value and never copies one.
+// PrefixValues: what callers keep at the exact end of a cached text, last logits for example, so that a prompt that is
+// cached as a whole needs no forward pass. A value goes with any token of its text, and the one used longest ago when
+// there are too many. It never looks into a value and never copies one.
 
 import type { PrefixTree, TextListener } from './prefix-tree.js';
 

@@ -1,5 +1,5 @@
-// TenantQuota: how many rows of the pool each tenant has, and which of its texts goes first when that is too many: what it used longest ago, whatever
-// the eviction policy prefers. Costs nothing when there is no quota.
+// TenantQuota: how many rows of the pool each tenant has, and which of its texts goes first when that is too many: what
+// it used longest ago, whatever the eviction policy prefers. Costs nothing when there is no quota.
 
 import { enlarged } from '../base/typed-arrays.js';
 import { NodeLists } from './eviction/node-lists.js';

@@ -1,8 +1,12 @@
-// TextScope: which texts are to be dropped: those of some domains, or those that begin with a text. Asked by whatever keeps text or works on it.
+// TextScope: which texts are to be dropped: those of some domains, or those that begin with a text. Asked by whatever
+// keeps text or works on it.
 
 import { domainParts, type PrefixDomain, type PrefixDomainParts } from './domain.js';
 
-/** All that begins with text[0, through), and what of the text behind its first `from` tokens no other text goes on from. */
+/**
+ * All that begins with text[0, through), and what of the text behind its first `from` tokens no other text goes on
+ * from.
+ */
 export interface DroppedText {
   readonly domain: PrefixDomain;
   readonly text: Int32Array;
@@ -37,7 +41,10 @@ export class TextScope {
     return domainParts.every((part) => this.parts[part] === undefined || this.parts[part] === domain[part]);
   }
 
-  /** Whether the first `count` tokens of `text`, which need not all be computed yet, are among it: then nothing is to become of them. */
+  /**
+   * Whether the first `count` tokens of `text`, which need not all be computed yet, are among it: then nothing is to
+   * become of them.
+   */
   covers(domain: PrefixDomain, text: Int32Array, count = text.length): boolean {
     if (!this.has(domain)) return false;
     if (this.text === undefined) return true;

@@ -1,6 +1,6 @@
-// WithheldText: the nodes that the eviction policy does not give, and so the rows that cannot be evicted though no sequence uses them. A
-// node is noted when a sequence that used it is released, and looked at anew when rows are counted: what the policy withholds may
-// expire meanwhile. Costs nothing where the policy withholds nothing.
+// WithheldText: the nodes that the eviction policy does not give, and so the rows that cannot be evicted though no
+// sequence uses them. A node is noted when a sequence that used it is released, and looked at anew when rows are
+// counted: what the policy withholds may expire meanwhile. Costs nothing where the policy withholds nothing.
 
 import { enlarged } from '../base/typed-arrays.js';
 import type { CheckedPolicy } from './eviction/checked-policy.js';
@@ -36,7 +36,9 @@ export class WithheldText {
     return isPassing;
   }
 
-  /** Whether the policy withholds the node: only of those that were withheld when a sequence was released is it asked. */
+  /**
+   * Whether the policy withholds the node: only of those that were withheld when a sequence was released is it asked.
+   */
   has(node: number): boolean {
     return this.#policy.canWithhold && this.#noted.listOf(node) >= 0 && this.#policy.withholds(node);
   }
@@ -59,12 +61,14 @@ export class WithheldText {
   /** Calls `visit` for every node that the policy withholds. */
   forNodes(visit: (node: number) => void): void {
     if (!this.isAny) return;
-    for (let node = this.#noted.oldest(0); node >= 0; node = this.#noted.newerThan(node)) if (this.#policy.withholds(node)) visit(node);
+    for (let node = this.#noted.oldest(0); node >= 0; node = this.#noted.newerThan(node)) {
+      if (this.#policy.withholds(node)) visit(node);
+    }
   }
 
   /**
-   * Calls `visit` for every row that hangs on text which the policy withholds, or on what that continues, except those whose tokens open
-   * paths have all of: there a running sequence's own row can take the place of the cached one.
+   * Calls `visit` for every row that hangs on text which the policy withholds, or on what that continues, except those
+   * whose tokens open paths have all of: there a running sequence's own row can take the place of the cached one.
    */
   forRows(visit: (row: number) => void): void {
     if (!this.isAny) return;

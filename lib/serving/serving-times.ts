@@ -51,6 +51,8 @@ export function promptSource({ promptTokens, cachedTokens, promotion }: PromptPa
     most = tokens;
   };
   take('device', Math.max(0, cachedTokens - (promotion?.promotedTokens ?? 0)));
-  for (const [tier, tokens] of Object.entries(promotion?.promotedFrom ?? {})) take(tier, Math.min(tokens, cachedTokens));
+  for (const [tier, tokens] of Object.entries(promotion?.promotedFrom ?? {})) {
+    take(tier, Math.min(tokens, cachedTokens));
+  }
   return source;
 }

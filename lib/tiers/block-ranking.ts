@@ -1,5 +1,5 @@
-// BlockRanking: which block of a tier goes first by score: what a use of it is worth × how often its text was used, the least first. Only blocks
-// with none behind them in the tier are in it.
+// BlockRanking: which block of a tier goes first by score: what a use of it is worth × how often its text was used, the
+// least first. Only blocks with none behind them in the tier are in it.
 
 import { ScoreHeap } from '../base/score-heap.js';
 import type { BlockOrder } from './level-order.js';

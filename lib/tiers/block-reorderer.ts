@@ -1,6 +1,7 @@
-// BlockReorderer: chooses which blocks of a tier are worth storing in another order, by what requests selected of them, and has it done, one
-// block at a time. A block is written anew only where that saves a good part of the chunks that its important tokens take, so that
-// importance which wanders does not wear out the disk. Runs when it is called; for one Node thread.
+// BlockReorderer: chooses which blocks of a tier are worth storing in another order, by what requests selected of them,
+// and has it done, one block at a time. A block is written anew only where that saves a good part of the chunks that
+// its important tokens take, so that importance which wanders does not wear out the disk. Runs when it is called; for
+// one Node thread.
 
 import { chunksHolding, orderByImportance, type ImportanceMeans } from './importance-means.js';
 import type { TierPut } from './tier.js';
@@ -22,7 +23,10 @@ export interface BlockReordererOptions {
   readonly means: ImportanceMeans;
   /** Rows that a chunk holds: `chunkBytes` of the tier by the bytes of a token in a stripe. A fraction counts. */
   readonly chunkTokens: number;
-  /** Share of a block's tokens that requests select, above 0 … 1. Default: as requests have selected of the block, on average. */
+  /**
+   * Share of a block's tokens that requests select, above 0 … 1. Default: as requests have selected of the block, on
+   * average.
+   */
   readonly ratio?: number;
   /** Requests that must have noted a block first, 1 or more. Default 4. */
   readonly leastNotes?: number;
@@ -56,8 +60,8 @@ export class BlockReorderer {
   }
 
   /**
-   * Reorders the blocks that gain most, `mostBlocks` at most, one after the other. Resolves how many were; 0 at once where a run is under
-   * way. Ends early once `signal` is aborted.
+   * Reorders the blocks that gain most, `mostBlocks` at most, one after the other. Resolves how many were; 0 at once
+   * where a run is under way. Ends early once `signal` is aborted.
    */
   async run(mostBlocks: number, signal?: AbortSignal): Promise<number> {
     if (this.#isRunning) return 0;
@@ -68,7 +72,8 @@ export class BlockReorderer {
       for (const { key, order } of candidates.slice(0, mostBlocks)) {
         if (signal?.aborted === true) break;
         const { isStored } = await this.#options.tier.reorder(key, order);
-        if (!isStored) this.#options.means.forget(key); // it is gone, or there is no room: not to be tried at every turn
+        // it is gone, or there is no room: not to be tried at every turn
+        if (!isStored) this.#options.means.forget(key);
         done += isStored ? 1 : 0;
         this.#refused += isStored ? 0 : 1;
       }

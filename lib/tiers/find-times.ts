@@ -1,5 +1,5 @@
-// FindTimes: how long a tier takes to say what others have stored there, and whether it owes an answer that no request waits for any more. Until
-// such an answer comes, the tier is not asked, but for one request in some.
+// FindTimes: how long a tier takes to say what others have stored there, and whether it owes an answer that no request
+// waits for any more. Until such an answer comes, the tier is not asked, but for one request in some.
 
 /** Of so many of the latest answers the time is known. */
 const latest = 8;

@@ -1,5 +1,5 @@
-// FreeTime: milliseconds in which this thread could have noticed that something arrived: while it computes, it would notice nothing,
-// however fast a tier is.
+// FreeTime: milliseconds in which this thread could have noticed that something arrived: while it computes, it would
+// notice nothing, however fast a tier is.
 
 import type { LoadClock } from './load-clock.js';
 
@@ -30,7 +30,10 @@ export class FreeTime {
     return this.#ms;
   }
 
-  /** Calls `wake` once so much has passed in all, in a turn of the event loop to come; instead of what was to be called before. */
+  /**
+   * Calls `wake` once so much has passed in all, in a turn of the event loop to come; instead of what was to be called
+   * before.
+   */
   at(ms: number, wake: () => void): void {
     this.#alarm = { atMs: ms, wake };
     this.#cancel?.();
@@ -47,7 +50,8 @@ export class FreeTime {
 
   #next(): void {
     const leftMs = (this.#alarm?.atMs ?? Infinity) - this.#ms;
-    this.#cancel = this.#clock.after(() => { this.#tick(); }, Math.max(leastMs, Math.min(tickMs, leftMs)), this.#isLasting);
+    this.#cancel = this.#clock.after(
+      () => { this.#tick(); }, Math.max(leastMs, Math.min(tickMs, leftMs)), this.#isLasting);
   }
 
   #tick(): void {

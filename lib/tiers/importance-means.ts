@@ -1,10 +1,14 @@
-// ImportanceMeans: how important the tokens of each block were to the requests that read it, as a running mean with decay. A hint: it may be
-// wrong, stale or forgotten, and no answer depends on it. Bounded; forgets the blocks that were noted longest ago. And the order
-// in which a block's tokens are best stored by it, and what an order costs to read. Pure.
+// ImportanceMeans: how important the tokens of each block were to the requests that read it, as a running mean with
+// decay. A hint: it may be wrong, stale or forgotten, and no answer depends on it. Bounded; forgets the blocks that
+// were noted longest ago. And the order in which a block's tokens are best stored by it, and what an order costs to
+// read. Pure.
 
 /** Options of `ImportanceMeans`. */
 export interface ImportanceMeansOptions {
-  /** Share of a mean that a request leaves, once the mean has as many notes as matter, 0 … below 1. Default 0.9: about the last ten count. */
+  /**
+   * Share of a mean that a request leaves, once the mean has as many notes as matter, 0 … below 1. Default 0.9: about
+   * the last ten count.
+   */
   readonly decay?: number;
   /** Tokens that it keeps at most, 4 bytes each; the block that was noted last stays. Default 4,194,304. */
   readonly mostTokens?: number;
@@ -37,7 +41,10 @@ export class ImportanceMeans {
     return this.#tokens;
   }
 
-  /** Takes in what each token of a block was worth to a request, 0 or more. A block of another length than before begins anew. */
+  /**
+   * Takes in what each token of a block was worth to a request, 0 or more. A block of another length than before begins
+   * anew.
+   */
   note(key: string, weights: Float32Array): void {
     const { means, notes } = this.#take(key, weights.length);
     const share = this.#shareOf(notes);
@@ -99,7 +106,10 @@ export class ImportanceMeans {
   }
 }
 
-/** Tokens by importance, the highest first, equals in the order of the text: `storedToLogical` of a block that is reordered. */
+/**
+ * Tokens by importance, the highest first, equals in the order of the text: `storedToLogical` of a block that is
+ * reordered.
+ */
 export function orderByImportance(means: Float32Array): Int32Array {
   return Int32Array.from(means, (_, token) => token).sort((a, b) => means[b]! - means[a]! || a - b);
 }

@@ -1,5 +1,5 @@
-// InstantCalls: calls of one tier that it answers at once: its statistics, memory that it lends, levels of its blocks. What a tier of the user's own
-// throws is reported, and the call counts as not answered.
+// InstantCalls: calls of one tier that it answers at once: its statistics, memory that it lends, levels of its blocks.
+// What a tier of the user's own throws is reported, and the call counts as not answered.
 
 import { readStatistics } from './tier-answers.js';
 import type { TierCounts } from './tier-counts.js';
@@ -18,7 +18,9 @@ export class InstantCalls {
     this.#report = report;
   }
 
-  /** The tier's own numbers; undefined: it gave none. That is counted, and the first of several failures is reported. */
+  /**
+   * The tier's own numbers; undefined: it gave none. That is counted, and the first of several failures is reported.
+   */
   statistics(): TierStatistics | undefined {
     try {
       const statistics = readStatistics(this.#tier.statistics(), this.#tier.name);

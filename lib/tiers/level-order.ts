@@ -1,5 +1,6 @@
-// LevelOrder: which block of a tier goes first: one of the lowest priority level, and within a level what an order of its own says. A block
-// counts with the level that it had when it was set last. Levels are few: each in use has an order.
+// LevelOrder: which block of a tier goes first: one of the lowest priority level, and within a level what an order of
+// its own says. A block counts with the level that it had when it was set last. Levels are few: each in use has an
+// order.
 
 import type { StoredBlock } from './stored-texts.js';
 

@@ -3,7 +3,10 @@
 export interface LoadClock {
   /** Milliseconds from some time on. */
   now(): number;
-  /** Calls `wake` in so many ms, once; returns what cancels it. An alarm that is not `lasting` does not keep the process alive. */
+  /**
+   * Calls `wake` in so many ms, once; returns what cancels it. An alarm that is not `lasting` does not keep the process
+   * alive.
+   */
   after(wake: () => void, delayMs: number, lasting: boolean): () => void;
 }
 

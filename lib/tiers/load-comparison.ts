@@ -1,12 +1,12 @@
-// LoadComparison: whether text that tiers have is loaded or computed: how long each is likely to take, and by what measurements. It may be
-// that the start of a text is loaded and its end, in a slower tier, computed.
+// LoadComparison: whether text that tiers have is loaded or computed: how long each is likely to take, and by what
+// measurements. It may be that the start of a text is loaded and its end, in a slower tier, computed.
 
 import type { OpenTier } from './open-tier.js';
 import type { PrefillRate } from './load-estimate.js';
 
 /**
- * Text is loaded that is likely to come in so much of the time that computing it takes: what loading would gain beyond that is less than what a
- * wait in vain costs.
+ * Text is loaded that is likely to come in so much of the time that computing it takes: what loading would gain beyond
+ * that is less than what a wait in vain costs.
  */
 const worthLoading = 0.8;
 
@@ -23,8 +23,8 @@ export interface LoadPart {
   /** Bytes a millisecond from then on, as measured; undefined: not yet. */
   readonly bytesPerMs: number | undefined;
   /**
-   * By these, and by what first blocks of loads took; while nothing was measured, how long the tier's first read has been awaited that no
-   * request waits for any more, else 0.
+   * By these, and by what first blocks of loads took; while nothing was measured, how long the tier's first read has
+   * been awaited that no request waits for any more, else 0.
    */
   readonly milliseconds: number;
 }
@@ -33,11 +33,16 @@ export interface LoadPart {
 export interface LoadComparison {
   /** Tokens that tiers have behind those on the device. */
   readonly tokens: number;
-  /** Tokens of these, from the first on, that are better loaded: the others would not come in 0.8 of the time that computing them takes. */
+  /**
+   * Tokens of these, from the first on, that are better loaded: the others would not come in 0.8 of the time that
+   * computing them takes.
+   */
   readonly loadTokens: number;
   /** How long loading all of them is likely to take, in milliseconds. */
   readonly loadMs: number;
-  /** How long computing all of them is likely to take; undefined: the engine was not measured yet, and all is loaded. */
+  /**
+   * How long computing all of them is likely to take; undefined: the engine was not measured yet, and all is loaded.
+   */
   readonly computeMs: number | undefined;
   /** Prompt tokens a millisecond that the engine computes, as measured. */
   readonly prefillTokensPerMs: number | undefined;
@@ -53,7 +58,9 @@ export interface LoadStretch {
 }
 
 /** Stretches behind each other, without the tokens that are on the device. */
-export function compareLoad(stretches: readonly LoadStretch[], tiers: readonly OpenTier[], prefill: PrefillRate): LoadComparison {
+export function compareLoad(
+  stretches: readonly LoadStretch[], tiers: readonly OpenTier[], prefill: PrefillRate,
+): LoadComparison {
   const sums = new Map<OpenTier, { readonly tokens: number; readonly bytes: number; readonly milliseconds: number }>();
   let [tokens, loadMs, gain, mostGain, loadTokens] = [0, 0, 0, 0, 0];
   let isAwaited = false; // from here on loading takes an unknown time
@@ -79,5 +86,8 @@ export function compareLoad(stretches: readonly LoadStretch[], tiers: readonly O
     return { tier: name, ...sums.get(tier)!, latencyMs: estimate.latencyMs, bytesPerMs: estimate.bytesPerMs };
   });
   const { tokensPerMs } = prefill;
-  return { tokens, loadTokens, loadMs, computeMs: tokensPerMs === undefined ? undefined : tokens / tokensPerMs, prefillTokensPerMs: tokensPerMs, parts };
+  return {
+    tokens, loadTokens, loadMs, computeMs: tokensPerMs === undefined ? undefined : tokens / tokensPerMs,
+    prefillTokensPerMs: tokensPerMs, parts,
+  };
 }

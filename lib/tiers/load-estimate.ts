@@ -1,8 +1,10 @@
-// LoadEstimate: how long a tier takes to load so many bytes, as measured while it works: a line through the latest loads, whose height at
-// nothing is the latency and whose slope the bandwidth; but not less than the first block of a load takes, which loads of one size do not tell
-// otherwise, nor than that for each so many blocks as are read at a time. Old loads fade, so that a disk that becomes slow is found out.
-// PrefillRate: how fast the engine computes. A tier that is left alone because it was slow is tried again now and then. While a tier owes an
-// answer that no request waits for any more, it is left alone too; where nothing else is known of it, all that is known is how long that has been.
+// LoadEstimate: how long a tier takes to load so many bytes, as measured while it works: a line through the latest
+// loads, whose height at nothing is the latency and whose slope the bandwidth; but not less than the first block of a
+// load takes, which loads of one size do not tell otherwise, nor than that for each so many blocks as are read at a
+// time. Old loads fade, so that a disk that becomes slow is found out. PrefillRate: how fast the engine computes. A
+// tier that is left alone because it was slow is tried again now and then. While a tier owes an answer that no request
+// waits for any more, it is left alone too; where nothing else is known of it, all that is known is how long that has
+// been.
 
 /** Blocks of a load that are read at a time. */
 export const readsAtATime = 16;
@@ -104,24 +106,31 @@ export class LoadEstimate {
     this.#xy = fading * this.#xy + bytes * y;
     if (first !== undefined) {
       const { bytes: sum, milliseconds: ms, count } = this.#firsts;
-      this.#firsts = { bytes: fading * sum + first.bytes, milliseconds: fading * ms + first.milliseconds, count: fading * count + 1 };
+      this.#firsts = {
+        bytes: fading * sum + first.bytes, milliseconds: fading * ms + first.milliseconds, count: fading * count + 1,
+      };
     }
     if (this.#answersMs.push(this.#newAnswerMs) > lateLoads) this.#answersMs.shift();
     this.#newAnswerMs = undefined;
   }
 
-  /** How long a load of so many bytes is likely to take: not less than how long the tier has owed an answer. 0 while nothing is known. */
+  /**
+   * How long a load of so many bytes is likely to take: not less than how long the tier has owed an answer. 0 while
+   * nothing is known.
+   */
   milliseconds(bytes: number): number {
     const [line, firsts] = [this.#line, this.#firsts];
     let ms = line === undefined ? 0 : line.latencyMs + bytes / line.bytesPerMs;
-    if (firsts.count > 0) ms = Math.max(ms, (firsts.milliseconds / firsts.count) * Math.max(1, bytes / (readsAtATime * (firsts.bytes / firsts.count))));
+    if (firsts.count > 0) ms = Math.max(
+      ms, (firsts.milliseconds / firsts.count) * Math.max(1, bytes / (readsAtATime * (firsts.bytes / firsts.count))));
     for (const reads of this.#owed) ms = Math.max(ms, reads.milliseconds);
     return ms;
   }
 
   /**
-   * Whether a load that is estimated too slow is refused. One in so many is not, unless more than one load's reads are owed already; nor one that is
-   * much longer than all before it: a few blocks take a latency, and do not tell that many blocks take little more.
+   * Whether a load that is estimated too slow is refused. One in so many is not, unless more than one load's reads are
+   * owed already; nor one that is much longer than all before it: a few blocks take a latency, and do not tell that
+   * many blocks take little more.
    */
   refuses(bytes = 0): boolean {
     if (bytes > muchLonger * this.#mostBytes && this.#owed.size === 0) {
@@ -140,7 +149,8 @@ export class LoadEstimate {
     const spread = this.#xx / this.#count - x * x;
     // Loads of one size tell latency and bandwidth apart badly: all of it is bandwidth then.
     const slope = spread > 1e-3 * x * x ? (this.#xy / this.#count - x * y) / spread : y / x;
-    const msPerByte = Math.min(Math.max(slope, 1e-9 * y / x), y / x); // neither negative, nor so steep that the latency would be
+    // neither negative, nor so steep that the latency would be
+    const msPerByte = Math.min(Math.max(slope, 1e-9 * y / x), y / x);
     return { latencyMs: Math.max(0, y - msPerByte * x), bytesPerMs: 1 / msPerByte };
   }
 }

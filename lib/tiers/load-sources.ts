@@ -1,15 +1,20 @@
-// LoadSources: from which tier each block of one plan is loaded, by what tiers were measured to be when it was asked first. Blocks that lie in the same
-// tiers come from the same one, so a plan compares tiers once for each such set, not for each block. For one plan, made and used in one turn.
+// LoadSources: from which tier each block of one plan is loaded, by what tiers were measured to be when it was asked
+// first. Blocks that lie in the same tiers come from the same one, so a plan compares tiers once for each such set, not
+// for each block. For one plan, made and used in one turn.
 
 import type { OpenTier } from './open-tier.js';
 import type { StoredBlock } from './stored-texts.js';
 
-/** Milliseconds for a block by which a later tier must have been measured to be faster, and half as long at most: less may be chance. */
+/**
+ * Milliseconds for a block by which a later tier must have been measured to be faster, and half as long at most: less
+ * may be chance.
+ */
 const clearlyFasterMs = 50;
 
 /**
- * Of tiers that have a block of so many bytes, the fastest first, the one that it is loaded from; undefined: there is none. It is the first one, but for a
- * later one that was measured to be clearly faster; one that owes an answer comes behind the others.
+ * Of tiers that have a block of so many bytes, the fastest first, the one that it is loaded from; undefined: there is
+ * none. It is the first one, but for a later one that was measured to be clearly faster; one that owes an answer comes
+ * behind the others.
  */
 export function sourceOf(having: readonly OpenTier[], bytes: number): OpenTier | undefined {
   const ready = having.filter(({ estimate }) => !estimate.isAwaited);
@@ -46,10 +51,15 @@ export class LoadSources {
     return this.#choose(block).source;
   }
 
-  /** A request loads the block: where an earlier tier has it too, which is passed over for what it was measured to be, that is forgotten now and then. */
+  /**
+   * A request loads the block: where an earlier tier has it too, which is passed over for what it was measured to be,
+   * that is forgotten now and then.
+   */
   passOver(block: StoredBlock): void {
     const { first, source } = this.#choose(block);
-    if (first !== undefined && first !== source && !first.estimate.isAwaited && !first.estimate.refuses()) first.estimate.startOver();
+    if (first !== undefined && first !== source && !first.estimate.isAwaited && !first.estimate.refuses()) {
+      first.estimate.startOver();
+    }
   }
 
   #choose(block: StoredBlock): Choice {

@@ -1,4 +1,5 @@
-// PutLimit: so many puts of a tier are under way at most; others wait until one is over, so that a tier which writes slowly has its writers wait.
+// PutLimit: so many puts of a tier are under way at most; others wait until one is over, so that a tier which writes
+// slowly has its writers wait.
 
 /** Puts that are under way at most. */
 const mostPuts = 16;

@@ -1,5 +1,6 @@
-// RaisedBlocks: brings blocks of which parts were read from a slow tier to the memory of a faster one, where they are worth more than
-// what has to go for them. A hint: one block at a time, beside everything else, and dropped when many wait.
+// RaisedBlocks: brings blocks of which parts were read from a slow tier to the memory of a faster one, where they are
+// worth more than what has to go for them. A hint: one block at a time, beside everything else, and dropped when many
+// wait.
 
 import type { OpenTier } from './open-tier.js';
 import type { StoredBlock } from './stored-texts.js';
@@ -25,7 +26,8 @@ export class RaisedBlocks {
 
   /** A selection has read of the block, and what it chose of it is noted. */
   offer(block: StoredBlock): void {
-    if (this.#isOver || this.#waiting.size >= mostWaiting || this.#waiting.has(block) || this.#goal(block) === undefined) return;
+    if (this.#isOver || this.#waiting.size >= mostWaiting || this.#waiting.has(block)
+      || this.#goal(block) === undefined) return;
     block.pins += 1;
     this.#waiting.add(block);
     this.#running ??= this.#run();

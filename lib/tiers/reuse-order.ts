@@ -1,6 +1,6 @@
-// ReuseOrder: which block of a tier goes first: the one that is least likely to be used again (TextReuse). Blocks are in a list for each class
-// of text, the one used longest ago first; within a class worth may fall or rise with age, so the two ends of each list are compared and
-// nothing else, as the eviction policy `adaptive` does.
+// ReuseOrder: which block of a tier goes first: the one that is least likely to be used again (TextReuse). Blocks are
+// in a list for each class of text, the one used longest ago first; within a class worth may fall or rise with age, so
+// the two ends of each list are compared and nothing else, as the eviction policy `adaptive` does.
 
 import { NodeLists } from '../prefix/eviction/node-lists.js';
 import { textClasses } from '../prefix/eviction/text-class.js';
@@ -41,7 +41,10 @@ export class ReuseOrder implements BlockOrder {
     this.#free.push(number);
   }
 
-  /** Takes out the block that goes first of those with none behind them here that `skips` does not say so of; undefined: none. */
+  /**
+   * Takes out the block that goes first of those with none behind them here that `skips` does not say so of; undefined:
+   * none.
+   */
   take(skips: (block: StoredBlock) => boolean): StoredBlock | undefined {
     const skipped: StoredBlock[] = [];
     let found: StoredBlock | undefined;
@@ -52,7 +55,8 @@ export class ReuseOrder implements BlockOrder {
         this.delete(end);
         break;
       }
-      for (let at: StoredBlock | undefined = end; at !== undefined && this.#isListed(at); at = at.parent) { // what it hangs on stays, too
+      // what it hangs on stays, too
+      for (let at: StoredBlock | undefined = end; at !== undefined && this.#isListed(at); at = at.parent) {
         skipped.push(at);
         this.#lists.remove(this.#numbers.get(at)!);
       }
@@ -77,7 +81,10 @@ export class ReuseOrder implements BlockOrder {
     return this.#blocks[worst];
   }
 
-  /** A block behind it that is in a list and has none behind it that is: what uses a block uses those before it, so it is worth no more. */
+  /**
+   * A block behind it that is in a list and has none behind it that is: what uses a block uses those before it, so it
+   * is worth no more.
+   */
   #endOf(block: StoredBlock): StoredBlock {
     for (let end = block; ;) {
       const next = end.children.find((child) => this.#isListed(child));

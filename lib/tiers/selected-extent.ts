@@ -1,5 +1,5 @@
-// What selections have made of a text, by the running means and the uses of the blocks in which tiers have it: for the device's eviction policies, whose
-// text lies in rows, not in blocks. A hint. Changes nothing.
+// What selections have made of a text, by the running means and the uses of the blocks in which tiers have it: for the
+// device's eviction policies, whose text lies in rows, not in blocks. A hint. Changes nothing.
 
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { CachedExtent, SelectedExtent } from '../prefix/eviction/eviction-policy.js';
@@ -7,7 +7,9 @@ import type { ImportanceMeans } from './importance-means.js';
 import type { TierSet } from './tier-set.js';
 
 /** As `SelectedOf`. */
-export function selectedOf(set: TierSet, means: ImportanceMeans, domain: PrefixDomain, { from, to, copyText }: CachedExtent): SelectedExtent | undefined {
+export function selectedOf(
+  set: TierSet, means: ImportanceMeans, domain: PrefixDomain, { from, to, copyText }: CachedExtent,
+): SelectedExtent | undefined {
   if (means.blocks === 0) return undefined;
   const { blocks, partial } = set.match(domain, copyText());
   let [chosenTokens, uses, isKnown] = [to - from, 0, false];
@@ -15,7 +17,9 @@ export function selectedOf(set: TierSet, means: ImportanceMeans, domain: PrefixD
     const noted = block.to > from ? means.of(block.key) : undefined;
     if (noted === undefined) continue;
     [isKnown, uses] = [true, block.uses];
-    for (let token = Math.max(from, block.from); token < Math.min(to, block.to); token += 1) chosenTokens -= 1 - noted[token - block.from]!;
+    for (let token = Math.max(from, block.from); token < Math.min(to, block.to); token += 1) {
+      chosenTokens -= 1 - noted[token - block.from]!;
+    }
   }
   return isKnown ? { chosenTokens, uses } : undefined;
 }

@@ -1,8 +1,9 @@
-// StoredTexts: which text lies in blocks of the tiers, as a tree of blocks. It finds the longest part of a text that is stored, exact to
-// the token, also inside a block. It owns no bytes and no recency, and knows tiers only by their numbers. Pure.
+// StoredTexts: which text lies in blocks of the tiers, as a tree of blocks. It finds the longest part of a text that is
+// stored, exact to the token, also inside a block. It owns no bytes and no recency, and knows tiers only by their
+// numbers. Pure.
 //
-// The children of a block are kept in the order of their tokens, so that the one that agrees longest with a text is next to where
-// that text would stand: found by halving, however many there are.
+// The children of a block are kept in the order of their tokens, so that the one that agrees longest with a text is
+// next to where that text would stand: found by halving, however many there are.
 
 import type { DroppedText, TextScope } from '../prefix/text-scope.js';
 import type { DomainMarks } from './domain-marks.js';
@@ -24,7 +25,10 @@ export class StoredBlock {
   pins = 0;
   /** How often its text was used, or one that goes on behind it. Written by the TierSet. */
   uses = 0;
-  /** Highest level of the requests that used its text, as tiers keep it: at least that of the blocks behind it. Read only; see `raise`. */
+  /**
+   * Highest level of the requests that used its text, as tiers keep it: at least that of the blocks behind it. Read
+   * only; see `raise`.
+   */
   level = 0;
   /** What its text hangs on; of a root, itself. */
   readonly root: StoredBlock;
@@ -115,7 +119,10 @@ export class StoredTexts {
     return root;
   }
 
-  /** The block of these tokens behind `parent`, made where it is new. Keeps `tokens`. It stays while a tier has it: see `place`. */
+  /**
+   * The block of these tokens behind `parent`, made where it is new. Keeps `tokens`. It stays while a tier has it: see
+   * `place`.
+   */
   add(parent: StoredBlock, key: string, tokens: Int32Array): StoredBlock {
     const known = this.#blocks.get(key);
     if (known !== undefined) return known;
@@ -175,7 +182,9 @@ export class StoredTexts {
   startOf(block: StoredBlock): StoredBlock | undefined {
     const { children } = block.parent!;
     const before = children[placeOf(children, block.tokens, 0, block.tokens.length) - 2];
-    return before !== undefined && agree(before.tokens, block.tokens, 0, block.tokens.length) === before.tokens.length ? before : undefined;
+    return before !== undefined && agree(before.tokens, block.tokens, 0, block.tokens.length) === before.tokens.length
+      ? before
+      : undefined;
   }
 
   /** Calls `visit` with every piece of stored text: an array that must not be kept, and the places [from, to) in it. */
@@ -184,22 +193,31 @@ export class StoredTexts {
   }
 }
 
-/** Adds what is to be dropped below `parent`, ends first: all of it, or what `text` says. Returns whether nothing is left there. */
+/**
+ * Adds what is to be dropped below `parent`, ends first: all of it, or what `text` says. Returns whether nothing is
+ * left there.
+ */
 function collect(parent: StoredBlock, text: DroppedText | undefined, dropped: StoredBlock[]): boolean {
   let isEmpty = true;
   for (const child of parent.children) {
     const agreed = text === undefined ? 0 : agree(child.tokens, text.text, child.from, text.text.length);
     const isBehind = text === undefined || child.from + agreed >= text.through;
     const isWithin = isBehind || agreed === child.tokens.length;
-    const isOver = isWithin && collect(child, isBehind ? undefined : text, dropped) && (isBehind || child.to > text.from);
+    const isOver = isWithin && collect(child, isBehind ? undefined : text, dropped)
+      && (isBehind || child.to > text.from);
     if (isOver) dropped.push(child);
     else isEmpty = false;
   }
   return isEmpty;
 }
 
-/** The child whose tokens agree longest with text[at, limit), and how many do; of equally good ones, one that agrees to its end. */
-function nearest(block: StoredBlock, text: Int32Array, at: number, limit: number): { child: StoredBlock | undefined; agreed: number } {
+/**
+ * The child whose tokens agree longest with text[at, limit), and how many do; of equally good ones, one that agrees to
+ * its end.
+ */
+function nearest(
+  block: StoredBlock, text: Int32Array, at: number, limit: number,
+): { child: StoredBlock | undefined; agreed: number } {
   const { children } = block;
   const place = placeOf(children, text, at, limit);
   const before = children[place - 1];

@@ -1,5 +1,6 @@
-// TenantBytes: how many bytes of a tier the text of each tenant takes, and which of its blocks go when that is too many: those used longest ago, whatever
-// the tier prefers otherwise. Text that the tier has from before counts for itself until a request of its tenant uses it: keys do not tell whose it is.
+// TenantBytes: how many bytes of a tier the text of each tenant takes, and which of its blocks go when that is too
+// many: those used longest ago, whatever the tier prefers otherwise. Text that the tier has from before counts for
+// itself until a request of its tenant uses it: keys do not tell whose it is.
 //
 // Invariant: of one tenant a block was used no earlier than the blocks behind it, as in the tier.
 
@@ -95,8 +96,8 @@ export class TenantBytes {
   }
 
   /**
-   * The blocks of the tenant whose text `coming` is, the one used longest ago first, that take `bytes` bytes, of those that `skips` does not say so of and
-   * behind which none is left; none where they are too few.
+   * The blocks of the tenant whose text `coming` is, the one used longest ago first, that take `bytes` bytes, of those
+   * that `skips` does not say so of and behind which none is left; none where they are too few.
    */
   oldest(coming: StoredBlock, bytes: number, skips: (block: StoredBlock) => boolean): StoredBlock[] {
     const owned = this.#owners.get(coming.root.owner);
@@ -106,7 +107,9 @@ export class TenantBytes {
     for (const blocks of [...owned.adopted.values(), owned.blocks]) {
       for (const [block, its] of blocks) {
         if (freed >= bytes) return [...found];
-        if (block.children.some((child) => (child.tiers & this.#tier) !== 0 && !found.has(child)) || skips(block)) continue;
+        if (block.children.some((child) => (child.tiers & this.#tier) !== 0 && !found.has(child)) || skips(block)) {
+          continue;
+        }
         found.add(block);
         freed += its;
       }
@@ -116,7 +119,9 @@ export class TenantBytes {
 
   #ownedBy({ root: { owner } }: StoredBlock): Owned {
     let owned = this.#owners.get(owner);
-    if (owned === undefined) this.#owners.set(owner, owned = { bytes: 0, pendingBytes: 0, adopted: new Map(), blocks: new Map() });
+    if (owned === undefined) {
+      this.#owners.set(owner, owned = { bytes: 0, pendingBytes: 0, adopted: new Map(), blocks: new Map() });
+    }
     return owned;
   }
 

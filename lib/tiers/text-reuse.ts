@@ -1,6 +1,7 @@
-// TextReuse: which stored text is likely to be used again, learnt from what was, as the eviction policy `adaptive` learns it on the device:
-// by the turn of the request that brought a text, how often it was used, and the latest request that used it. It learns of every finished
-// text, stored or not. Tiers that keep what is likely to return share one of it.
+// TextReuse: which stored text is likely to be used again, learnt from what was, as the eviction policy `adaptive`
+// learns it on the device: by the turn of the request that brought a text, how often it was used, and the latest
+// request that used it. It learns of every finished text, stored or not. Tiers that keep what is likely to return share
+// one of it.
 
 import { ReuseHistory } from '../prefix/eviction/reuse-history.js';
 import { ReuseRates } from '../prefix/eviction/reuse-rates.js';

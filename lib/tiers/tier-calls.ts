@@ -1,4 +1,5 @@
-// TierCalls: calls of one tier that have not been answered, and how many have: by them its cache knows, when it closes, whether to go on waiting.
+// TierCalls: calls of one tier that have not been answered, and how many have: by them its cache knows, when it closes,
+// whether to go on waiting.
 
 import { FreeTime } from './free-time.js';
 import type { LoadClock } from './load-clock.js';
@@ -26,10 +27,12 @@ export class TierCalls {
 }
 
 /**
- * Resolves once `work` is over, true, or once calls are under way of which none was answered for `limitMs` in which this thread could have noticed,
- * false. Rejects as `work` does.
+ * Resolves once `work` is over, true, or once calls are under way of which none was answered for `limitMs` in which
+ * this thread could have noticed, false. Rejects as `work` does.
  */
-export async function isOverBeforeSilence(work: Promise<unknown>, calls: readonly TierCalls[], limitMs: number, clock: LoadClock): Promise<boolean> {
+export async function isOverBeforeSilence(
+  work: Promise<unknown>, calls: readonly TierCalls[], limitMs: number, clock: LoadClock,
+): Promise<boolean> {
   const time = new FreeTime(clock, 0, true);
   let isOver = false;
   const over = work.finally(() => { isOver = true; });

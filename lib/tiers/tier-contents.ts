@@ -1,9 +1,9 @@
-// TierContents: what one tier has, in the order in which it was used, and how full it is. It chooses what goes when the tier is full: text
-// of the lowest priority level, and of that the text used longest ago, worth least or least likely to return, its end first, so that what
-// stays of a text has no hole within the tier.
+// TierContents: what one tier has, in the order in which it was used, and how full it is. It chooses what goes when the
+// tier is full: text of the lowest priority level, and of that the text used longest ago, worth least or least likely
+// to return, its end first, so that what stays of a text has no hole within the tier.
 //
-// Invariants: a block was used no earlier than the blocks behind it, since using one uses all before it, and its level is no lower: the
-// one of the lowest level that was used longest ago has none behind it in the tier.
+// Invariants: a block was used no earlier than the blocks behind it, since using one uses all before it, and its level
+// is no lower: the one of the lowest level that was used longest ago has none behind it in the tier.
 
 import { BlockRanking } from './block-ranking.js';
 import { LevelOrder } from './level-order.js';
@@ -93,7 +93,9 @@ export class TierContents {
     this.#texts.place(block, this.number, false);
     this.#order.delete(block);
     const { parent } = block;
-    if (this.#ranksEnds && parent !== undefined && this.#blocks.has(parent) && !this.#hasNext(parent)) this.#order.set(parent);
+    if (this.#ranksEnds && parent !== undefined && this.#blocks.has(parent) && !this.#hasNext(parent)) {
+      this.#order.set(parent);
+    }
   }
 
   /** The text up to the block's end was used. */
@@ -113,7 +115,10 @@ export class TierContents {
     this.#order.refresh();
   }
 
-  /** Whether a block of so many bytes that comes now has room, or is worth more than what goes first; of a tier that keeps what was used last, once it was used again. */
+  /**
+   * Whether a block of so many bytes that comes now has room, or is worth more than what goes first; of a tier that
+   * keeps what was used last, once it was used again.
+   */
   isWorthRoom(block: StoredBlock, payloadBytes: number): boolean {
     if (!this.takes(block, payloadBytes) || this.tenantExcess(block, payloadBytes) > 0) return false;
     if (!this.#ranksEnds) return block.uses > 1;
@@ -151,8 +156,9 @@ export class TierContents {
   }
 
   /**
-   * Takes blocks out until `bytes` bytes are free: of the lowest level first, none above `mostLevel`, and within a level those used longest ago, worth
-   * least or least likely to return first; none that is read or that `keeps` says so of. Returns them. The tier has to remove them.
+   * Takes blocks out until `bytes` bytes are free: of the lowest level first, none above `mostLevel`, and within a
+   * level those used longest ago, worth least or least likely to return first; none that is read or that `keeps` says
+   * so of. Returns them. The tier has to remove them.
    */
   evict(bytes: number, keeps: (block: StoredBlock) => boolean, mostLevel = highestLevel): StoredBlock[] {
     const evicted: StoredBlock[] = [];
@@ -171,22 +177,27 @@ export class TierContents {
   tenantExcess(coming: StoredBlock, payloadBytes: number): number {
     const { tenants } = this;
     if (tenants === undefined) return 0;
-    return Math.max(0, tenants.bytesOf(coming) + (payloadBytes === 0 ? 0 : this.sizeOf(payloadBytes)) - tenants.limitBytes);
+    return Math.max(
+      0, tenants.bytesOf(coming) + (payloadBytes === 0 ? 0 : this.sizeOf(payloadBytes)) - tenants.limitBytes);
   }
 
-  /** As `evict`, of blocks of one tenant, those used longest ago first: none above the level of `coming`, nor what it hangs on; none where they are too few. */
+  /**
+   * As `evict`, of blocks of one tenant, those used longest ago first: none above the level of `coming`, nor what it
+   * hangs on; none where they are too few.
+   */
   evictOfTenant(coming: StoredBlock, bytes: number): StoredBlock[] {
     const above = new Set<StoredBlock>();
     for (let at = coming.parent; at !== undefined; at = at.parent) above.add(at);
-    const evicted = this.tenants!.oldest(coming, bytes, (block) => this.#inUse.has(block) || block.level > coming.level || above.has(block));
+    const evicted = this.tenants!.oldest(
+      coming, bytes, (block) => this.#inUse.has(block) || block.level > coming.level || above.has(block));
     for (const block of evicted) this.remove(block);
     return evicted;
   }
 
   /**
-   * Takes out what is too much once a payload of so many bytes comes, its tenant's first, but not what `coming` hangs on, and nothing of a higher
-   * priority level; nothing where its tenant may not have as much, or keeps what is left. `isOnItsWay`: it is counted for its tenant. Returns what the
-   * tier has to remove.
+   * Takes out what is too much once a payload of so many bytes comes, its tenant's first, but not what `coming` hangs
+   * on, and nothing of a higher priority level; nothing where its tenant may not have as much, or keeps what is left.
+   * `isOnItsWay`: it is counted for its tenant. Returns what the tier has to remove.
    */
   makeRoom(payloadBytes: number, coming: StoredBlock, isOnItsWay = false): StoredBlock[] {
     if (this.sizeOf(payloadBytes) > (this.tenants?.limitBytes ?? Infinity)) return [];

@@ -1,5 +1,6 @@
-// TierSet: the tiers of a cache, the fastest first, and what text lies in which. It opens and closes them, makes room in them, puts blocks
-// where they are wanted and gets them back from the fastest that has them. It knows no device: payloads come from and go to its user.
+// TierSet: the tiers of a cache, the fastest first, and what text lies in which. It opens and closes them, makes room
+// in them, puts blocks where they are wanted and gets them back from the fastest that has them. It knows no device:
+// payloads come from and go to its user.
 
 import { randomInt } from 'node:crypto';
 
@@ -24,7 +25,9 @@ import { highestLevel } from './tier-contents.js';
 import { checkTiers } from './tiers-check.js';
 import type { BlockRecord, Tier } from './tier.js';
 
-/** Whole blocks that scratch memory has room for: payloads on their way to and from tiers without memory of their own. */
+/**
+ * Whole blocks that scratch memory has room for: payloads on their way to and from tiers without memory of their own.
+ */
 const scratchBlocks = 56;
 /** Uses, of all texts together, after which those so far count half: what was popular once gives way. */
 const halfLifeUses = 2 ** 16;
@@ -85,14 +88,22 @@ export class TierSet {
     const wholeBytes = this.bytesOf(keys.blockTokens);
     this.#scratch = new HostMemory(scratchBlocks * (wholeBytes + wholeBytes / 8 + 4096), wholeBytes, pagePieces);
     if (tiers.some(({ keeps }) => keeps === 'adaptive')) this.#reuse = new TextReuse(randomInt(2 ** 48 - 1));
-    const shared = { texts: this.texts, worth: { importantTokens: options.importantTokens, reuse: this.#reuse }, stripes: stripeTokenBytes.length, report: options.report };
+    const shared = {
+      texts: this.texts, worth: { importantTokens: options.importantTokens, reuse: this.#reuse },
+      stripes: stripeTokenBytes.length, report: options.report,
+    };
     this.all = tiers.map((tier, number) => new OpenTier(tier, { number, ...shared }));
     this.texts.onRaised = (block) => {
-      for (const { contents, state, instant } of this.all) if (contents.has(block) && state !== 'closed') instant.setLevel(block.key, block.level);
+      for (const { contents, state, instant } of this.all) {
+        if (contents.has(block) && state !== 'closed') instant.setLevel(block.key, block.level);
+      }
     };
   }
 
-  /** Opens all tiers; rejects with the first failure once each has opened or failed. A tier that failed is out of service. */
+  /**
+   * Opens all tiers; rejects with the first failure once each has opened or failed. A tier that failed is out of
+   * service.
+   */
   open(): Promise<void> {
     this.#opening ??= this.#openAll();
     return this.#opening;
@@ -135,14 +146,19 @@ export class TierSet {
     root.owner = owner;
   }
 
-  /** Tiers that would take a block that was seen so often, of `count` tokens; `block`: it, if it is stored somewhere. */
+  /**
+   * Tiers that would take a block that was seen so often, of `count` tokens; `block`: it, if it is stored somewhere.
+   */
   wanting(block: StoredBlock | undefined, count: number, sightings: number): OpenTier[] {
     const isWhole = count === this.keys.blockTokens;
     return this.all.filter(({ tier, contents, state }) => state === 'open' && (isWhole || !tier.takesOnlyWholeBlocks) &&
       sightings >= (tier.admitAfter ?? 1) && (block === undefined || !contents.has(block)));
   }
 
-  /** Memory for a block's payload: of the fastest tier that wants it and lends some, else scratch; undefined: there is none now. */
+  /**
+   * Memory for a block's payload: of the fastest tier that wants it and lends some, else scratch; undefined: there is
+   * none now.
+   */
   async lend(block: StoredBlock, wanting: readonly OpenTier[]): Promise<Uint8Array | undefined> {
     const bytes = this.bytesOf(block.tokens.length);
     for (const open of wanting) {
@@ -161,9 +177,9 @@ export class TierSet {
   }
 
   /**
-   * Puts a block into the tiers that want it; `payload` was lent. Resolves when that memory is free again, or a tier has it as its
-   * own: what slower tiers write goes on behind it. `clears`: how many there had been when the payload was cached; after another it is not
-   * stored.
+   * Puts a block into the tiers that want it; `payload` was lent. Resolves when that memory is free again, or a tier
+   * has it as its own: what slower tiers write goes on behind it. `clears`: how many there had been when the payload
+   * was cached; after another it is not stored.
    */
   async store(block: StoredBlock, payload: Uint8Array, wanting: readonly OpenTier[], clears: number): Promise<void> {
     const record = this.recordOf(block);
@@ -198,7 +214,10 @@ export class TierSet {
     return new LoadSources(this.all, (tokens) => this.bytesOf(tokens));
   }
 
-  /** The block's payload from the fastest tier that has it, and from the next where that does not give it; a miss with the reason where none does. */
+  /**
+   * The block's payload from the fastest tier that has it, and from the next where that does not give it; a miss with
+   * the reason where none does.
+   */
   async fetch(block: StoredBlock, signal: AbortSignal | undefined): Promise<Fetched | Missed> {
     let missed: Missed = { reason: 'absent' };
     const tried = new Set<OpenTier>();
@@ -214,7 +233,10 @@ export class TierSet {
     }
   }
 
-  /** Puts a block into a tier, from the fastest that gives it, once its bytes are checked. False: there is none, or that tier has not taken it. */
+  /**
+   * Puts a block into a tier, from the fastest that gives it, once its bytes are checked. False: there is none, or that
+   * tier has not taken it.
+   */
   async copy(block: StoredBlock, to: OpenTier): Promise<boolean> {
     const { clears } = this;
     const fetched = await this.fetch(block, undefined);
@@ -234,7 +256,9 @@ export class TierSet {
     }
   }
 
-  /** A text that ends in the block was finished: computed by `request`, of a priority level, and its sequence is over. */
+  /**
+   * A text that ends in the block was finished: computed by `request`, of a priority level, and its sequence is over.
+   */
   finish(block: StoredBlock, text: Int32Array, request: ReleasedRequest, level: number): void {
     this.#reuse?.note(block, text, request);
     this.use(block, level);
@@ -251,7 +275,8 @@ export class TierSet {
   }
 
   /**
-   * Drops all blocks. Stores that others share keep them, and find them again: a new namespace is what tells them apart.
+   * Drops all blocks. Stores that others share keep them, and find them again: a new namespace is what tells them
+   * apart.
    */
   clear(): void {
     this.clears += 1;
@@ -259,8 +284,9 @@ export class TierSet {
   }
 
   /**
-   * Drops what the scope says from every tier, also what is on its way there; shared stores drop what is known here, and whole blocks of a text that
-   * is dropped. From the call on nothing of it is found, but in tiers that are still opening: there from then on. Resolves when it is gone.
+   * Drops what the scope says from every tier, also what is on its way there; shared stores drop what is known here,
+   * and whole blocks of a text that is dropped. From the call on nothing of it is found, but in tiers that are still
+   * opening: there from then on. Resolves when it is gone.
    */
   async drop(scope: TextScope): Promise<DroppedBlocks> {
     const opening = this.all.filter(({ state, opened }) => state === 'opening' && opened !== undefined);
@@ -286,13 +312,16 @@ export class TierSet {
   /** Out of the texts. */
   #take(scope: TextScope): StoredBlock[] {
     const root = scope.text === undefined ? undefined : this.rootOf(scope.text.domain);
-    return this.texts.drop(scope, (each) => (root === undefined ? mayHave(each.marks, scope.parts) : each.key === root));
+    return this.texts.drop(
+      scope, (each) => (root === undefined ? mayHave(each.marks, scope.parts) : each.key === root));
   }
 
   /** Of whole blocks of the text that end behind what stays: others may have stored them. */
   #unknownKeys({ domain, text, from }: DroppedText): string[] {
     const { keys, keys: { blockTokens } } = this;
-    return keys.ofText(domain, text, this.names).filter((key, index) => (index + 1) * blockTokens > from && this.texts.find(key) === undefined);
+    return keys.ofText(domain, text, this.names).filter((
+      key, index,
+    ) => (index + 1) * blockTokens > from && this.texts.find(key) === undefined);
   }
 
   /** Which blocks tiers have got and lost, from now on. */
@@ -328,7 +357,9 @@ export class TierSet {
     const record = toRecord(block.tokens, this.names, block.from === 0 ? block.root.marks : undefined);
     if (record === undefined || block.sums === undefined) return undefined;
     const { key, from: position, sums, level } = block;
-    return { key, parent: block.parent!.key, position, ...record, sums, bytes: this.bytesOf(block.tokens.length), level };
+    return {
+      key, parent: block.parent!.key, position, ...record, sums, bytes: this.bytesOf(block.tokens.length), level,
+    };
   }
 
   async #openAll(): Promise<void> {
@@ -351,7 +382,9 @@ export class TierSet {
     await open.calls.track(open.tier.open({
       namespace, stripeTokenBytes, blockTokens: this.keys.blockTokens,
       found: (record) => {
-        found.push({ ...record, tokens: record.tokens.slice(), notes: record.notes.slice(), sums: record.sums.slice() });
+        found.push({
+          ...record, tokens: record.tokens.slice(), notes: record.notes.slice(), sums: record.sums.slice(),
+        });
       },
       lost: (keys) => {
         for (const key of keys) open.lose(key);
@@ -368,7 +401,10 @@ export class TierSet {
     }));
   }
 
-  /** Takes over what a tier has from before: a text's start before what goes on there. What nothing leads to is of no use. */
+  /**
+   * Takes over what a tier has from before: a text's start before what goes on there. What nothing leads to is of no
+   * use.
+   */
   #adopt(open: OpenTier, found: BlockRecord[]): void {
     const useless: string[] = [];
     found.sort((a, b) => a.position - b.position);
@@ -393,7 +429,10 @@ export class TierSet {
     if (useless.length > 0) open.tier.remove(useless).catch(this.#options.report);
   }
 
-  async #spread(block: StoredBlock, record: BlockRecord, { payload, release }: Fetched, wanting: readonly OpenTier[], clears: number): Promise<void> {
+  async #spread(
+    block: StoredBlock, record: BlockRecord, { payload, release }: Fetched, wanting: readonly OpenTier[],
+    clears: number,
+  ): Promise<void> {
     try {
       await Promise.all(wanting.map((open) => open.put(block, record, payload, () => this.clears === clears)));
     } finally {
@@ -407,7 +446,8 @@ function checkHoldsBlock({ tier, contents }: OpenTier, bytes: number, tokens: nu
   const size = contents.sizeOf(bytes);
   if (tier.capacityBytes === undefined || !(tier.capacityBytes < size)) return;
   throw createError('KV_INVALID_OPTION', {
-    reason: 'range', owner: tier.name, option: 'bytes', received: tier.capacityBytes, expected: `room for a block at least: ${formatNumber(size)} bytes for ${formatCount('token', tokens)}`,
+    reason: 'range', owner: tier.name, option: 'bytes', received: tier.capacityBytes,
+    expected: `room for a block at least: ${formatNumber(size)} bytes for ${formatCount('token', tokens)}`,
     hint: 'Make the tier larger, or blocks smaller (`prefixCache.tierBlockTokens`). Nothing is stored there.',
   });
 }
