@@ -22,7 +22,8 @@ const longLines = [
  * The folders of lib/ from the ground up: a folder imports from those before it alone. What stands over the public face (`index.ts`) comes last.
  */
 const floors = [
-  'base', 'layout', 'device', 'prefix', 'store', 'side', 'tiers', 'importance', 'cache', 'kernels', 'serving', 'replay', 'prometheus', 'llama', 'onnx', 'server', 'cli',
+  'base', 'layout', 'device', 'prefix', 'store', 'side', 'cache', 'tiers', 'kv-cache', 'kernels', 'serving', 'replay',
+  'prometheus', 'llama', 'onnx', 'server', 'cli',
 ];
 
 /** Files of a folder, and of folders in it: none names a folder that stands above it. */

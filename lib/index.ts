@@ -19,31 +19,32 @@ export {
   Driver, type DriverChoice, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions,
   type SynchronizeOptions,
 } from './device/driver.js';
-export type { Tensor } from './cache/slot-memory.js';
-export { KvCache } from './cache/kv-cache.js';
-export type { CacheCounts, CacheMetrics } from './cache/statistics.js';
-export type { AcquireOptions, PromptOptions, Tokens } from './cache/acquire-options.js';
-export type { KvCacheOptions } from './cache/kv-cache-options.js';
-export type { PrefixCacheOptions, PrefixEventsOptions } from './cache/prefix-options.js';
+export type { Tensor } from './cache/slots.js';
+export { KvCache } from './kv-cache/kv-cache.js';
+export type { CacheCounts, CacheMetrics } from './kv-cache/statistics.js';
+export type { AcquireOptions, PromptOptions } from './kv-cache/acquire-options.js';
+export type { Tokens } from './prefix/prompt-tokens.js';
+export type { KvCacheOptions } from './kv-cache/kv-cache-options.js';
+export type { PrefixCacheOptions, PrefixEventsOptions } from './kv-cache/kv-cache-options.js';
 export type {
   PrefixClearedEvent, PrefixDroppedEvent, PrefixDropReason, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent,
   TierRemovedEvent, TierStoredEvent,
-} from './cache/prefix-events.js';
-export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
+} from './kv-cache/prefix-events.js';
+export { prefixBlockKeys, type PrefixBlockKeysOptions } from './kv-cache/prefix-block-keys.js';
 export { contentHash, type PromptItem, type PromptItemKind } from './prefix/prompt-encoder.js';
-export type { PrefixDrop, PrefixExplanation, PrefixLookup } from './cache/cached-texts.js';
+export type { PrefixDrop, PrefixExplanation, PrefixLookup } from './kv-cache/cached-texts.js';
 export {
   Prefixes, type PrefixDropOptions, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions,
   type PromoteOptions,
-} from './cache/prefixes.js';
-export type { PrefixMetrics } from './cache/prefix-statistics.js';
-export type { CopyStaging } from './cache/block-copies.js';
-export type { CacheTiers } from './cache/cache-tiers.js';
-export type { TierMetrics, TiersMetrics } from './cache/tiers-metrics.js';
-export type { ReorderingCounts, ReorderOptions } from './cache/reordering.js';
-export type { LeftInTiers, Promotion, PromotionEnd } from './cache/promotion.js';
-export type { TextPlace, TiersExplanation } from './cache/text-places.js';
-export type { BlockAbsence } from './tiers/tier-counts.js';
+} from './kv-cache/prefixes.js';
+export type { PrefixMetrics } from './kv-cache/statistics.js';
+export type { CopyStaging } from './tiers/transfers.js';
+export type { CacheTiers } from './tiers/cache-tiers.js';
+export type { TierMetrics, TiersMetrics } from './tiers/tiers-metrics.js';
+export type { ReorderingCounts, ReorderOptions } from './tiers/selection/reordering.js';
+export type { LeftInTiers, Promotion, PromotionEnd } from './tiers/promotion.js';
+export type { TextPlace, TiersExplanation } from './tiers/text-places.js';
+export type { BlockAbsence } from './tiers/tier-calls.js';
 export type { LoadComparison, LoadPart } from './tiers/load-comparison.js';
 export type { Durability } from './store/disk-store-options.js';
 export { diskTier, type DiskTierOptions } from './tiers/disk-tier.js';
@@ -52,23 +53,23 @@ export type {
   BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierKeeping, TierPut, TierRemoval,
   TierStatistics, TierTokens, TierTokensGet,
 } from './tiers/tier.js';
-export type { ImportanceOptions } from './importance/probes.js';
-export type { SelectedText } from './importance/selected-text.js';
-export type { SelectionOptions } from './importance/selection-options.js';
-export type { SelectionCounts } from './importance/selection-totals.js';
-export type { LayerQueries, SelectedRows, TokenSelection } from './importance/token-selection.js';
+export type { ImportanceOptions } from './tiers/selection/probes.js';
+export type { SelectedText } from './tiers/selection/selected-text.js';
+export type { SelectionOptions } from './tiers/selection/selected-text.js';
+export type { SelectionCounts } from './cache/sequence.js';
+export type { LayerQueries, SelectedRows, TokenSelection } from './cache/sequence.js';
 export {
   allHeads, firstAndLast, probeHeads, randomTokens,
   type FirstAndLastOptions, type LayerChoice, type RandomTokensOptions, type TokenSelector,
-} from './importance/selectors.js';
-export type { CachedBy } from './cache/admission-request.js';
+} from './tiers/selection/selectors.js';
+export type { CachedBy } from './cache/admission.js';
 export {
   byteOffset, computeLayout, layoutKinds,
   type Layout, type LayoutKind, type LayoutOptions, type ReservationSpec, type TensorPlacement, type TensorStrides,
 } from './layout/layout.js';
 export { tensorsOf, type LayerShape, type ModelShape, type ParallelShape } from './layout/model-shape.js';
 export { PagePool, type PagePoolOptions, type PoolCounts } from './device/page-pool.js';
-export type { CommitOptions, Fence, ReleaseOptions } from './cache/fence.js';
+export type { CommitOptions, Fence, ReleaseOptions } from './cache/slot-fences.js';
 export { Sequence } from './cache/sequence.js';
 export { HandOver } from './side/hand-over.js';
 export type { DeviceRows } from './side/device-rows.js';

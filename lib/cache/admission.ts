@@ -6,17 +6,16 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import { cacheNews } from '../device/native.js';
+import type { PrefixDomain } from '../prefix/domain.js';
 import type { PrefixHit } from '../prefix/prefix-hit.js';
-import type { PrefixPath } from '../prefix/prefix-path.js';
-import type { CachedRows } from './cached-rows.js';
-import type { Admitted, AdmissionRequest, CachedBy, Prompt } from './admission-request.js';
+import type { PrefixPath } from '../prefix/prefix-tree.js';
 import type { SideRequest, SideTensors } from '../side/side-tensors.js';
+import type { CachedRows } from './cached-rows.js';
+import { compareFit } from './memory-policies.js';
 import type { RowSharing } from './row-sharing.js';
-import type { TailCopy } from './row-copies.js';
-import type { RowSupply } from './row-supply.js';
-import type { SlotMemory } from './slot-memory.js';
-import { noForeignRow, sharedTails } from './slots.js';
-import { TakeOver } from './take-over.js';
+import type { IdleRows, RowSupply, TailCopy } from './row-supply.js';
+import { GivenFence } from './slot-fences.js';
+import { noForeignRow, sharedTails, type SlotMemory } from './slots.js';
 
 /** What is cached of a prompt, and the cheapest way to it. */
 interface Plan {
@@ -323,4 +322,318 @@ function sideRequest(
   { tokens }: Plan, { promptTokens, isEarmarked, needs, tenant }: AdmissionRequest, node: number,
 ): SideRequest {
   return { node, tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, needs, tenant };
+}
+
+// TakeOver: which cached text makes way for a new one as a whole, so that the new one gets its slot with the rows
+// mapped there: nothing is mapped or unmapped then. The eviction policy names the texts that may go, and of those the
+// one is chosen whose rows fit the prompt.
+//
+// Owns no state.
+
+/** Texts that the policy is asked for. More save more mappings, and stray further from its order. */
+const candidates = 8;
+/** Rows that are evicted beyond need, at most: as a share of those that need not be mapped for it. */
+const excessShare = 1 / 4;
+
+export class TakeOver {
+  readonly #memory: SlotMemory;
+  readonly #supply: RowSupply;
+  readonly #cached: CachedRows;
+  readonly #leaves = new Int32Array(candidates);
+
+  constructor(memory: SlotMemory, supply: RowSupply, cached: CachedRows) {
+    this.#memory = memory;
+    this.#supply = supply;
+    this.#cached = cached;
+  }
+
+  /**
+   * Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their
+   * rows.
+   */
+  makeWay(promptRows: number): void {
+    if (!this.#memory.slots.hasFree()) return;
+    const missing = this.#missing(promptRows);
+    if (missing <= 0) return;
+    const leaf = this.#bestLeaf(promptRows, missing);
+    if (leaf < 0) {
+      this.#cached.evictInPlace(missing);
+      return;
+    }
+    this.#cached.index.evictLeaf(leaf);
+    this.#cached.endDropped();
+    const left = this.#missing(promptRows);
+    if (left > 0) this.#cached.evictInPlace(left);
+  }
+
+  /**
+   * Pages that the prompt lacks beside the fullest slot without content, and that only eviction gives; 0 or less: none,
+   * or not even so.
+   */
+  #missing(promptRows: number): number {
+    const { layout, slots, news } = this.#memory;
+    const fullest = this.#cached.choice.fullestBlank();
+    const lackingPages = (): number => layout.pagesBetween(fullest < 0 ? 0 : slots.rows[fullest]!, promptRows);
+    if (lackingPages() <= news[cacheNews.availablePages]!) return 0;
+    return this.#supply.missingWithoutEviction(lackingPages, fullest);
+  }
+
+  /** The leaf whose slot has the fewest rows that are enough, or else the most; -1: none is worth it. */
+  #bestLeaf(promptRows: number, missingPages: number): number {
+    const { index, choice } = this.#cached;
+    const { slots, layout } = this.#memory;
+    const missingRows = Math.ceil(missingPages / layout.pagesPerRow);
+    const fullest = choice.fullestBlank();
+    const blankRows = fullest < 0 ? 0 : slots.rows[fullest]!;
+    const count = index.victims(this.#leaves);
+    let best = -1;
+    let bestRows = 0;
+    for (let at = 0; at < count; at += 1) {
+      const leaf = this.#leaves[at]!;
+      const rows = this.#rowsOf(leaf);
+      const gained = Math.min(rows, promptRows) - blankRows;
+      if (gained <= 0 || rows - missingRows > excessShare * gained) continue;
+      if (best >= 0 && compareFit(rows, bestRows, promptRows) >= 0) continue;
+      best = leaf;
+      bestRows = rows;
+    }
+    return best;
+  }
+
+  /**
+   * Rows of an idle slot that hold this text and no other, from the first on; 0: there is none, or other slots map some
+   * of them.
+   */
+  #rowsOf(leaf: number): number {
+    const { index, choice, registry } = this.#cached;
+    const lastRow = index.lastRowOfWhole(leaf);
+    const slot = lastRow < 0 ? -1 : choice.freeEndingIn(lastRow);
+    if (slot < 0 || registry.numbers.mappers[registry.idsOf(slot)[0]!]! > 1) return 0;
+    return this.#memory.slots.rows[slot]!;
+  }
+}
+
+// What a sequence asks for when it wants a slot, and what it gets. Types only.
+
+/** A prompt whose prefix may be cached. */
+export interface Prompt {
+  readonly domain: PrefixDomain;
+  readonly text: Int32Array;
+  readonly canRead: boolean;
+  readonly canWrite: boolean;
+  readonly priority: number;
+}
+
+/**
+ * Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes.
+ */
+export interface CachedBy {
+  /** Tokens that came with an idle slot that held them. */
+  readonly adoptedTokens: number;
+  /** Tokens whose rows were mapped under the slot. */
+  readonly aliasedTokens: number;
+  /** Tokens that were copied. */
+  readonly copiedTokens: number;
+}
+
+export interface AdmissionRequest {
+  readonly promptTokens: number;
+  /** Whether pages for all of them are set aside. */
+  readonly isEarmarked: boolean;
+  /** Number of the tenant, for scrubbing. */
+  readonly tenant: bigint;
+  readonly prompt: Prompt | undefined;
+  /** Side tensors that the sequence carries, as bits. */
+  readonly needs: number;
+  /** On which the sequence's work will be queued, if that was said. */
+  readonly stream: bigint | undefined;
+  /** Whether the cache itself asks, to move K and V: counted apart, and no use of the text. */
+  readonly isTransfer: boolean;
+}
+
+export interface Admitted {
+  readonly slot: number;
+  readonly cachedTokens: number;
+  readonly cachedBy: CachedBy;
+  /**
+   * Tokens of the prompt, from its start, that running sequences have computed or are computing; 0 if no more than
+   * cached ones.
+   */
+  readonly pendingTokens: number;
+  /** What was kept at the end of the prompt; only when all of it is cached. */
+  readonly keptValue: unknown;
+}
+
+// SlotLeases: which sequence has which slot. Leases idle slots to new sequences and forks, and retires released ones
+// behind their fences. A slot changes hands only when it is idle: released, in no prepared batch and past its fence.
+// Every call that decides hears first what has happened since: rows that the mapper mapped, fences that passed, tokens
+// that were committed, failures that no call reported.
+
+export class SlotLeases {
+  readonly #memory: SlotMemory;
+  readonly #admission: Admission;
+  readonly #idleRows: IdleRows;
+  readonly #cached: CachedRows;
+  readonly #sharing: RowSharing;
+  /** Released slots that are not idle yet. */
+  readonly #retiring = new Set<number>();
+  #acquired = 0;
+  #released = 0;
+
+  constructor(memory: SlotMemory, admission: Admission, idleRows: IdleRows, cached: CachedRows, sharing: RowSharing) {
+    this.#memory = memory;
+    this.#admission = admission;
+    this.#idleRows = idleRows;
+    this.#cached = cached;
+    this.#sharing = sharing;
+  }
+
+  get acquired(): number {
+    return this.#acquired;
+  }
+
+  get released(): number {
+    return this.#released;
+  }
+
+  /** Slots that wait for queued work before they are idle, or before they are rid of rows that they gave up. */
+  get waiting(): number {
+    return this.#retiring.size + this.#sharing.givenUp.slots.size;
+  }
+
+  /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
+  synchronize(): void {
+    const { late } = this.#memory;
+    this.#memory.synchronize();
+    if (this.waiting > 0) late.attempt(() => { this.pollRetirement(); });
+    if (this.#cached.hasNews) late.attempt(() => { this.#cached.flushCommits(); });
+    this.#cached.tokens.endDropped();
+  }
+
+  /** Leases a slot. On failure nothing has changed. Throws as `Admission.admit`. */
+  acquire(request: AdmissionRequest): Admitted {
+    this.#memory.pool.driver.checkAlive();
+    this.synchronize();
+    this.#checkFree(request.isTransfer);
+    const admitted = this.#admit(request);
+    this.#acquired += 1;
+    return admitted;
+  }
+
+  /**
+   * Leases a slot to a copy of the sequence in `from`, which no prepared batch computes on. On failure nothing has
+   * changed.
+   */
+  fork(from: number): Admitted {
+    this.#memory.pool.driver.checkAlive();
+    this.synchronize();
+    const admitted = this.#admission.fork(from, this.#retiring.size);
+    this.#acquired += 1;
+    return admitted;
+  }
+
+  /**
+   * Retires a slot behind the batch that computes on it, the fences of its commits, and `fence`. When recording the
+   * fence fails, nothing has changed.
+   */
+  release(slot: number, fence = new GivenFence()): void {
+    const { native, pool, slots, views, late } = this.#memory;
+    this.synchronize();
+    this.#memory.fences.release(slot, fence);
+    views.revoke(slot);
+    native.cancel(slot);
+    native.earmark(slot, 0);
+    slots.retire(slot);
+    this.#cached.tokens.finish(slot);
+    this.#released += 1;
+    if (!this.#isBusy(slot)) {
+      this.#becomeIdle(slot);
+    } else {
+      this.#retiring.add(slot);
+      if (fence.isNone) late.attempt(() => this.pollRetirement()); // what its commits named may be over
+      pool.capacity.raise(); // what was set aside for it, and fences to ask for
+    }
+    this.#idleRows.keepEager();
+  }
+
+  /**
+   * Drops the last tokens of the sequence in a slot, which no prepared batch computes on: `tokens` stay. Never throws.
+   */
+  truncate(slot: number, tokens: number): void {
+    const { pool, late } = this.#memory;
+    late.attempt(() => this.#sharing.truncate(slot, tokens));
+    pool.capacity.raise();
+  }
+
+  /**
+   * Slots whose fence has passed become idle, and rows given up behind one are unmapped. Throws the first failure of
+   * polling or unmapping, after all were tried; what failed stays behind its fence.
+   */
+  pollRetirement(): void {
+    if (this.waiting === 0) return;
+    this.#cached.tokens.hear();
+    try {
+      this.#memory.fences.poll();
+    } finally {
+      for (const slot of this.#retiring) {
+        if (this.#isBusy(slot)) continue;
+        this.#retiring.delete(slot);
+        this.#becomeIdle(slot);
+      }
+      this.#sharing.givenUp.unmapAll();
+    }
+  }
+
+  /**
+   * Before a refusal for want of pages stands, all caches of the pool ask their fences. Throws `error` unless one has
+   * passed that pages were behind.
+   */
+  checkRetry(error: unknown): void {
+    if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#memory.pool.hearFences()) throw error;
+  }
+
+  #admit(request: AdmissionRequest): Admitted {
+    try {
+      return this.#admission.admit(request, this.#retiring.size);
+    } catch (error) {
+      this.checkRetry(error);
+      return this.#admission.admit(request, this.#retiring.size);
+    }
+  }
+
+  /** Asks every fence. True when pages may be free that were not. */
+  hearFences(): boolean {
+    const { late } = this.#memory;
+    const { passes } = this.#memory.fences;
+    const waiting = this.waiting;
+    late.attempt(() => this.#memory.fences.poll());
+    late.attempt(() => this.pollRetirement());
+    return this.#memory.fences.passes > passes || this.waiting < waiting;
+  }
+
+  #checkFree(isTransfer: boolean): void {
+    if (!this.#memory.slots.canLease(isTransfer)) throw this.#noFreeSlot();
+  }
+
+  #noFreeSlot(): Error {
+    return createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.sequences, retiringSlots: this.#retiring.size });
+  }
+
+  /** Whether a prepared batch or queued work may still use the slot, or rows of its side tensors are on their way. */
+  #isBusy(slot: number): boolean {
+    return this.#memory.slots.isComputing(slot) || this.#memory.fences.isPending(slot)
+      || this.#cached.tokens.isArriving(slot);
+  }
+
+  #becomeIdle(slot: number): void {
+    const { pool, slots, late } = this.#memory;
+    slots.becomeIdle(slot);
+    late.attempt(() => this.#cached.retire(slot));
+    this.#cached.tokens.retire(slot);
+    late.attempt(() => {
+      this.#idleRows.keepToLimit();
+      pool.keepToBudget();
+    });
+    pool.capacity.raise();
+  }
 }

@@ -5,17 +5,23 @@
 // Invariants: what an idle slot maps is listed content or its alone, except while it is `overfull`; the addon keeps
 // what the index holds.
 
-import type { DroppedRows } from '../prefix/dropped-rows.js';
+import type { Layout } from '../layout/layout.js';
+import type { DroppedRows } from '../prefix/row-ledger.js';
+import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
-import type { TextScope } from '../prefix/text-scope.js';
-import type { FinishedTexts } from './finished-texts.js';
-import type { LongTails } from './row-numbers.js';
-import type { RowRegistry } from './row-registry.js';
-import type { SequenceTokens } from './sequence-tokens.js';
+import type { TextScope } from '../prefix/domain.js';
+import type { CountedRows, LongTails, RowRegistry } from './row-registry.js';
+import type { KnownTokens, SequenceTokens } from './sequence-tokens.js';
 import type { SlotChoice } from './slot-choice.js';
-import type { SlotMemory } from './slot-memory.js';
-import { noForeignRow, slotStates } from './slots.js';
-import { WithheldRows } from './withheld-rows.js';
+import { noForeignRow, type SlotMemory, slotStates } from './slots.js';
+
+/** Keeps the texts of sequences that are over, for what lies below the device. */
+export interface TextKeeper {
+  /** A sequence is over; `known`: what is known of its text. */
+  note(known: KnownTokens | undefined, index: PrefixIndex): void;
+  /** Forgets all of them. */
+  clear(): void;
+}
 
 export class CachedRows {
   readonly index: PrefixIndex;
@@ -25,7 +31,7 @@ export class CachedRows {
   /** Those that the eviction policy does not let go. */
   readonly withheld: WithheldRows;
   readonly #memory: SlotMemory;
-  readonly #finished: FinishedTexts | undefined;
+  readonly #finished: TextKeeper | undefined;
   /** Hears of the rows that the index has dropped, before they are forgotten. */
   readonly #onDropped: (dropped: DroppedRows) => void;
   readonly #pagesPerGroup: number;
@@ -42,7 +48,7 @@ export class CachedRows {
     memory: SlotMemory, { registry, tokens, choice, finished, onDropped }: {
       readonly registry: RowRegistry; readonly tokens: SequenceTokens; readonly choice: SlotChoice;
       /** Undefined without tiers. */
-      readonly finished: FinishedTexts | undefined; readonly onDropped: (dropped: DroppedRows) => void;
+      readonly finished: TextKeeper | undefined; readonly onDropped: (dropped: DroppedRows) => void;
     },
   ) {
     this.#memory = memory;
@@ -366,4 +372,74 @@ export class CachedRows {
     this.choice.remove(slot);
     this.#overfull.set(slot, groups);
   }
+}
+
+// WithheldRows: the groups of rows that no running sequence needs and that cannot be evicted all the same, as the
+// eviction policy withholds their text; in pages. Owns nothing: the index knows which those are. Costs nothing where it
+// knows of none.
+
+export class WithheldRows {
+  readonly #index: PrefixIndex;
+  readonly #numbers: CountedRows;
+  readonly #layout: Layout;
+  readonly #longTails: () => LongTails;
+
+  constructor(index: PrefixIndex, numbers: CountedRows, layout: Layout, longTails: () => LongTails) {
+    this.#index = index;
+    this.#numbers = numbers;
+    this.#layout = layout;
+    this.#longTails = longTails;
+  }
+
+  /** Whether there may be some. */
+  get isAny(): boolean {
+    return this.#index.withheld.isAny;
+  }
+
+  /** Whether the policy may give some of it by itself. */
+  get isPassing(): boolean {
+    return this.#index.withheld.isPassing;
+  }
+
+  /** Whether the group is one of them, in use or not. */
+  has(id: number): boolean {
+    let isWithheld = false;
+    this.#index.withheld.forRows((row) => isWithheld ||= row === id);
+    return isWithheld;
+  }
+
+  /** All their pages that no running sequence needs. */
+  idlePages(tails?: LongTails): number {
+    if (!this.isAny) return 0;
+    const known = tails ?? this.#longTails();
+    let pages = 0;
+    this.#index.withheld.forRows((id) => pages += idlePagesOf(this.#numbers, id, known));
+    return pages;
+  }
+
+  /**
+   * Those of the groups `ids` of a hit and of the one behind them, within the first `rows` rows of a slot: a sequence
+   * that shares them, or copies from them, takes no page from anything else for them.
+   */
+  idlePagesIn(ids: Int32Array, { wholeRows, tailRow }: PrefixHit, rows: number): number {
+    const numbers = this.#numbers;
+    const withheld = new Set<number>();
+    this.#index.withheld.forRows((id) => withheld.add(id));
+    const tails = this.#longTails();
+    let pages = 0;
+    for (let group = 0; group < wholeRows; group += 1) {
+      if (withheld.has(ids[group]!)) pages += idlePagesOf(numbers, ids[group]!, tails);
+    }
+    if (!withheld.has(tailRow) || numbers.users[tailRow]! > 0) return pages;
+    const rowsBefore = numbers.group[tailRow]! * this.#layout.groupRows;
+    return pages + numbers.pagesOf(tailRow, Math.min(numbers.rows[tailRow]!, rows - rowsBefore));
+  }
+}
+
+/** Pages of a group that no running sequence needs. */
+function idlePagesOf(numbers: CountedRows, id: number, tails: LongTails): number {
+  const users = numbers.users[id]!;
+  if (users === 0) return numbers.pagesOf(id);
+  const tail = tails.get(id);
+  return tail?.users === users ? numbers.pagesOf(id) - numbers.pagesOf(id, tail.rows) : 0;
 }

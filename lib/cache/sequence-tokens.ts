@@ -3,12 +3,11 @@
 // collected: the index hears of them at the next `flush`, so a decode step costs it nothing.
 
 import type { PrefixIndex } from '../prefix/prefix-index.js';
-import type { PrefixPath } from '../prefix/prefix-path.js';
-import type { TextScope } from '../prefix/text-scope.js';
+import type { PrefixPath } from '../prefix/prefix-tree.js';
+import type { TextScope } from '../prefix/domain.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import type { RowRegistry } from './row-registry.js';
-import type { SlotMemory } from './slot-memory.js';
-import { slotStates } from './slots.js';
+import { type SlotMemory, slotStates } from './slots.js';
 
 export interface KnownTokens {
   readonly path: PrefixPath;

@@ -1,20 +1,17 @@
 // Sequence: one request's lease of a slot. A handle: it carries the slot's generation, so that using it after release
 // is an error and never touches another request's memory. All state is the cache's.
 
+import type { TensorView } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible, readArray } from '../base/options.js';
-import type { Admitted, CachedBy } from './admission-request.js';
-import { checkFence, GivenFence, readFence, type ReleaseOptions } from './fence.js';
-import type { TokenSelection } from '../importance/token-selection.js';
-import { readAppended } from './acquire-options.js';
-import type { Lifetime } from './lifetime.js';
+import type { Lifetime } from '../device/lifetime.js';
+import { readAppended } from '../prefix/prompt-tokens.js';
 import { HandOver } from '../side/hand-over.js';
 import { readSideRows, type SideRows, type SideRowsByName } from '../side/side-rows.js';
+import type { Admitted, CachedBy, SlotLeases } from './admission.js';
 import type { SequenceTokens } from './sequence-tokens.js';
-import type { SlotLeases } from './slot-leases.js';
-import type { SlotMemory } from './slot-memory.js';
-import { holdsSlots, type Slots } from './slots.js';
-import type { TensorView } from '../base/dtypes.js';
+import { checkFence, GivenFence, readFence, type ReleaseOptions } from './slot-fences.js';
+import { holdsSlots, type SlotMemory, type Slots } from './slots.js';
 
 /** The parts of a cache that do what its sequences ask for. @internal */
 export interface SequenceOwner {
@@ -296,4 +293,84 @@ export class Sequence {
     if (!this.#owner.memory.slots.isComputing(slot)) return;
     throw createError('KV_SLOT_BUSY', { slot, operation, holder: 'a prepared batch' });
   }
+}
+
+// TokenSelection: what a lossy sequence and its engine know of the part of a stored text that each layer of it holds.
+// Types only: tiers choose and load the tokens (lib/tiers/selection/), the core knows how many there are and says when
+// the sequence ends.
+
+/** What selections came to. */
+export interface SelectionCounts {
+  /** Sequences that hold selected tokens. */
+  readonly sequences: number;
+  /**
+   * Of these, sequences whose text tiers no longer had, or did not give in time, while it was loaded: they were to be
+   * computed anew.
+   */
+  readonly lostSequences: number;
+  /** Layers whose tokens were selected. */
+  readonly layers: number;
+  /** Of these, layers that got all tokens, since their probe heads did not agree. */
+  readonly fallBacks: number;
+  /** Tokens that there were to choose from, summed over layers. */
+  readonly tokens: number;
+  /** Tokens that were loaded, summed over layers. */
+  readonly selectedTokens: number;
+  /** Bytes that were read from tiers, those that selectors looked at included. */
+  readonly readBytes: number;
+  /** Ranges with a checksum of their own that were read; of blocks that were read whole none are counted. */
+  readonly chunks: number;
+}
+
+/** What an engine knows of its new tokens when it asks for a layer. */
+export interface LayerQueries {
+  /** Rotated queries of the sequence's new tokens, [token, query head, dim]. */
+  readonly queries: Float32Array;
+  /** Query heads of the layer, a multiple of its KV heads. */
+  readonly queryHeads: number;
+  /** Factor of the products of queries and keys. Default 1 / √dim. */
+  readonly scale?: number | undefined;
+  /** Ends the loading: it rejects with KV_SELECTION_LOST. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** What a layer of a sequence is to hold, in the order of the text. */
+export interface SelectedRows {
+  /** How many tokens. */
+  readonly tokens: number;
+  /** [token, KV head, dim], over shared memory. */
+  readonly keys: Float32Array;
+  /** [token, KV head, value dim], over shared memory. */
+  readonly values: Float32Array;
+}
+
+/** Which tokens each layer of a lossy sequence holds: `Sequence.selection`. */
+export interface TokenSelection {
+  /** Tokens of the text's start that the sequence has exactly, in every layer. */
+  readonly exactTokens: number;
+  /** Tokens of the text up to where it was selected from: what the sequence's length was when it was acquired. */
+  readonly textTokens: number;
+  /** Whether every layer was loaded. */
+  readonly isLoaded: boolean;
+  /**
+   * Why a layer could not be loaded; undefined: none failed. What the sequence computed then is of no use: release it,
+   * and compute its text.
+   */
+  readonly failure: Error | undefined;
+  /** What it came to so far. */
+  readonly counts: SelectionCounts;
+  /**
+   * How many tokens of the text a layer does not hold: its new tokens lie so many places before their positions, and
+   * that many fewer are attended to. All that were to be selected, until it was loaded. Throws KV_INVALID_OPTION.
+   */
+  droppedTokens(layer: number): number;
+  /**
+   * Chooses and loads a layer's tokens; the engine writes them behind the first `exactTokens` tokens of its slot, and
+   * attends to no others. Once for each layer, in order. The queries are read before it returns. Rejects with
+   * KV_SELECTION_LOST where tiers no longer give the text, for this layer and all after it; with KV_SLOT_RELEASED, or
+   * KV_CLOSED, once the sequence is released, also while it loads; and for wrong arguments.
+   */
+  load(layer: number, queries: LayerQueries): Promise<SelectedRows>;
+  /** Its sequence is released: nothing more is read, soon, since tiers of users hear of it. @internal */
+  end(): void;
 }

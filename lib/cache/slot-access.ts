@@ -7,7 +7,7 @@ import { checkInteger } from '../base/options.js';
 import type { Batch } from './batch.js';
 import type { RowSharing } from './row-sharing.js';
 import { Sequence } from './sequence.js';
-import type { SlotMemory } from './slot-memory.js';
+import type { SlotMemory } from './slots.js';
 
 export class SlotAccess {
   readonly #memory: SlotMemory;

@@ -6,8 +6,7 @@ import { createError } from '../base/errors.js';
 import type { Layout } from '../layout/layout.js';
 import type { IdleSlots, PlacementPolicy } from './memory-policies.js';
 import type { RowRegistry } from './row-registry.js';
-import type { SlotMemory } from './slot-memory.js';
-import { slotStates, type Slots } from './slots.js';
+import { type SlotMemory, type Slots, slotStates } from './slots.js';
 
 export class SlotChoice {
   readonly #slots: Slots;

@@ -11,7 +11,7 @@ import { checkStack } from '../base/stack.js';
 import { ChangeSignal } from './wait.js';
 import { driverField, openDriver, type Driver, type DriverChoice } from './driver.js';
 import { countPages, native, type NativePool, type NativePoolCounts } from './native.js';
-import { PolicyGuard } from './policy-guard.js';
+import { PolicyGuard } from './lifetime.js';
 import { unclosed, WeakUsers, type Membership, type Unclosed, type UserMemory } from './weak-users.js';
 
 /** Options of `PagePool`. */

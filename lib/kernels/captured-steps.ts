@@ -10,7 +10,7 @@
 import { createError } from '../base/errors.js';
 import type { Batch } from '../cache/batch.js';
 import { DeviceMemory } from '../device/device-memory.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { NativeKernels } from '../device/native-kernels.js';
 import { arrayOf, callable, checkInteger, integer, optional, readOptions } from '../base/options.js';
 import { isInt32Array, lengthOf } from '../base/typed-arrays.js';

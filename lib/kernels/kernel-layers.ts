@@ -3,8 +3,8 @@
 
 import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
-import type { Tensor } from '../cache/slot-memory.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { Tensor } from '../cache/slots.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { Dtype } from '../base/dtypes.js';
 import { kernelsOf } from './load-kernels.js';
 

@@ -3,7 +3,7 @@
 import { availableParallelism } from 'node:os';
 
 import { createError } from '../base/errors.js';
-import { KvCache } from '../cache/kv-cache.js';
+import { KvCache } from '../kv-cache/kv-cache.js';
 import { native } from '../device/native.js';
 import type { Instructions } from '../device/native-kernels.js';
 import {

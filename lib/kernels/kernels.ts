@@ -8,7 +8,7 @@
 
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { NativeKernels } from '../device/native-kernels.js';
 import { native } from '../device/native.js';
 import { callable, checkInteger, isAddress } from '../base/options.js';

@@ -3,7 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import { checkInteger, withoutRevoked } from '../base/options.js';
 import { isArray } from '../base/typed-arrays.js';
 

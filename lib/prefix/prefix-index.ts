@@ -12,24 +12,17 @@
 
 import { createError } from '../base/errors.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
-import { CachePool, type RowsByAge } from './cache-pool.js';
-import { DomainRoots } from './domain-roots.js';
-import type { PrefixDomain } from './domain.js';
+import { CachePool, type RowsByAge, type WithheldText } from './cache-pool.js';
+import {
+  DomainRoots, NodeTable, type PathOptions, type PrefixPath, PrefixTree, type TextListener,
+} from './prefix-tree.js';
+import type { DroppedText, PrefixDomain, TextScope } from './domain.js';
 import { CheckedPolicy } from './eviction/checked-policy.js';
 import { makePolicy, type EvictionPolicyFactory, type SelectedOf } from './eviction/eviction-policy.js';
 import { lru } from './eviction/lru.js';
-import { checkIndex } from './index-check.js';
-import { NodeTable } from './node-table.js';
-import { OpenPaths } from './open-paths.js';
-import { EvictionMemory, Explainer, type PrefixExplanation } from './prefix-explanation.js';
-import { PrefixHit } from './prefix-hit.js';
-import type { PathOptions, PrefixPath } from './prefix-path.js';
-import { PrefixTree, type TextListener } from './prefix-tree.js';
-import { PrefixValues } from './prefix-values.js';
-import { DroppedRows, reasonNumber } from './dropped-rows.js';
-import { RowLedger } from './row-ledger.js';
-import type { DroppedText, TextScope } from './text-scope.js';
-import type { WithheldText } from './withheld-text.js';
+import { checkIndex, OpenPaths } from './open-paths.js';
+import { EvictionMemory, Explainer, type PrefixExplanation, PrefixHit, PrefixValues } from './prefix-hit.js';
+import { DroppedRows, reasonNumber, RowLedger } from './row-ledger.js';
 
 /** Only the arithmetic is required. */
 export interface PrefixIndexOptions {

@@ -11,7 +11,7 @@
 // it.
 
 import { isKvError } from '../base/errors.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { PagePool } from '../device/page-pool.js';
 import { ChangeSignal, nextChange } from '../device/wait.js';
 import type { Clock } from './scheduler-options.js';

@@ -7,7 +7,7 @@
 // passes behind one that was given up fail instead of waiting.
 
 import { createError, isKvError, type ErrorDetails } from '../base/errors.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import { ChangeSignal, nextChange } from '../device/wait.js';
 import { isFloat32Array, lengthOf } from '../base/typed-arrays.js';
 import type { ChosenToken } from './batch-sampler.js';

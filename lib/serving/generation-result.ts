@@ -1,9 +1,8 @@
 // GenerationResult: how a request ended, and its answer. GenerationAdmission: what is known once the request has a
 // slot. GenerationListener: what a scheduler calls with both.
 
-import type { Sequence } from '../cache/sequence.js';
-import type { SelectionCounts } from '../importance/selection-totals.js';
-import type { Promotion } from '../cache/promotion.js';
+import type { SelectionCounts, Sequence } from '../cache/sequence.js';
+import type { Promotion } from '../tiers/promotion.js';
 import type { HandOver } from '../side/hand-over.js';
 import type { TokenLogProbability } from './plain-sampling.js';
 

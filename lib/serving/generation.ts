@@ -6,13 +6,12 @@
 // give the next.
 
 import { createError } from '../base/errors.js';
-import type { HeldText } from '../cache/held-text.js';
-import type { KvCache } from '../cache/kv-cache.js';
-import type { Promotion } from '../cache/promotion.js';
-import type { KnownPrompt } from '../cache/prompts.js';
-import type { SelectedText } from '../importance/selected-text.js';
-import type { TokenSelection } from '../importance/token-selection.js';
-import type { Sequence } from '../cache/sequence.js';
+import type { HeldText } from '../tiers/transfers.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
+import type { Promotion } from '../tiers/promotion.js';
+import type { KnownPrompt } from '../kv-cache/prefixes.js';
+import type { SelectedText } from '../tiers/selection/selected-text.js';
+import type { Sequence, TokenSelection } from '../cache/sequence.js';
 import type { PromptItem } from '../prefix/prompt-encoder.js';
 import type { HandOver } from '../side/hand-over.js';
 import { AnswerText } from './answer-text.js';

@@ -3,7 +3,7 @@
 // and stops loading when it ends before. Loads wait for room, so that what came for one request does not go for what
 // comes for another. Without tiers there are none.
 
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { Generation } from './generation.js';
 
 /** Requests whose text comes, or is held, at most: those that are admitted next. */

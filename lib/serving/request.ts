@@ -2,11 +2,11 @@
 // prompt's tokens are copied, so the caller may use the array again.
 
 import { createError } from '../base/errors.js';
-import {
-  cachingField, checkTokens, itemsField, maxToken, sortItems, tokensField, type AcquireOptions, type PromptItem,
-} from '../cache/acquire-options.js';
-import type { KvCache } from '../cache/kv-cache.js';
-import { selectionField, type SelectionOptions } from '../importance/selection-options.js';
+import { cachingField, itemsField, type AcquireOptions } from '../kv-cache/acquire-options.js';
+import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
+import { checkTokens, maxToken, tokensField } from '../prefix/prompt-tokens.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
+import { selectionField, type SelectionOptions } from '../tiers/selection/selected-text.js';
 import {
   abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readArray, readIterable, readOptions, string,
   text, withDefault, withoutRevoked, type Field, type OptionsOf,

@@ -11,7 +11,7 @@ import { createError } from '../base/errors.js';
 import {
   checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field,
 } from '../base/options.js';
-import { maxToken } from '../cache/acquire-options.js';
+import { maxToken } from '../prefix/prompt-tokens.js';
 import { mix32 } from '../base/random.js';
 import { isArray, isFloat32Array, isInt32Array, lengthOf } from '../base/typed-arrays.js';
 import { draw, mostLikely, type SamplingRules } from './plain-sampling.js';

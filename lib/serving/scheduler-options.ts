@@ -3,7 +3,7 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import { describe } from '../base/phrases.js';
-import { KvCache } from '../cache/kv-cache.js';
+import { KvCache } from '../kv-cache/kv-cache.js';
 import { after } from '../device/wait.js';
 import {
   callable, instanceOf, integer, number, optional, policy, readOptions, streamField, withDefault, withoutRevoked,

@@ -4,7 +4,7 @@
 import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
 import { arrayOf, string, type Field } from '../base/options.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
 
 /** What a request says of side tensors. */

@@ -2,7 +2,7 @@
 // batch that holds both. Filled anew every step and reused; arrays only grow. Prepares and computes nothing.
 
 import type { Batch } from '../cache/batch.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { Sequence } from '../cache/sequence.js';
 import type { RowPlaces } from '../side/side-rows.js';
 import type { PromptItem } from '../prefix/prompt-encoder.js';

@@ -2,7 +2,7 @@
 // where its text is covered, and in which pages. It has no rule: SideCover writes it.
 
 import { enlarged } from '../base/typed-arrays.js';
-import type { NodeTable } from '../prefix/node-table.js';
+import type { NodeTable } from '../prefix/prefix-tree.js';
 import type { LedgerNodes } from '../prefix/row-ledger.js';
 
 export class CoverNodes implements LedgerNodes {

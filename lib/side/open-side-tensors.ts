@@ -9,7 +9,7 @@ import { native as addon, type NativeCache } from '../device/native.js';
 import { PagePool } from '../device/page-pool.js';
 import { sideDtypeBytes } from '../base/dtypes.js';
 import { rowArithmetic } from '../base/row-arithmetic.js';
-import type { NodeTable } from '../prefix/node-table.js';
+import type { NodeTable } from '../prefix/prefix-tree.js';
 import type { WithheldNodes } from './cover-victims.js';
 import { SideBudget } from './side-budget.js';
 import { SideCopies } from './side-copies.js';

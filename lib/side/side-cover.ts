@@ -8,13 +8,11 @@
 import { createError } from '../base/errors.js';
 import { enlarged } from '../base/typed-arrays.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
-import { reasonNumber, type DroppedRows } from '../prefix/dropped-rows.js';
-import type { NodeTable } from '../prefix/node-table.js';
-import type { TextListener } from '../prefix/prefix-tree.js';
+import { type DroppedRows, reasonNumber, RowLedger } from '../prefix/row-ledger.js';
+import type { NodeTable, TextListener } from '../prefix/prefix-tree.js';
 import { CoverNodes } from './cover-nodes.js';
 import { CoverOrder } from './cover-order.js';
 import { CoverVictims, type WithheldNodes } from './cover-victims.js';
-import { RowLedger } from '../prefix/row-ledger.js';
 
 const evicted = reasonNumber('evicted');
 

@@ -8,7 +8,7 @@ import type { BackgroundErrors } from '../device/background-errors.js';
 import type { ChangeSignal } from '../device/wait.js';
 import type { DriverKind } from '../device/driver.js';
 import type { SideDtype } from '../base/dtypes.js';
-import type { PrefixPath } from '../prefix/prefix-path.js';
+import type { PrefixPath } from '../prefix/prefix-tree.js';
 import type { CoverEnd } from './side-cover.js';
 import type { SideBudget, SideCounts, SideNeed } from './side-budget.js';
 import type { SideCopies } from './side-copies.js';

@@ -3,7 +3,7 @@
 // text's first block they tell its domain, too.
 
 import type { ItemNames } from '../prefix/prompt-encoder.js';
-import { readMarks, type DomainMarks } from './domain-marks.js';
+import { readMarks, type DomainMarks } from './stored-texts.js';
 
 /** As `ItemNames`, and the other way. */
 export interface ItemNumbers extends ItemNames {

@@ -2,9 +2,7 @@
 // tell how fast their tier is now; until then nothing more is read of it. One `measureReads` call for each such
 // request.
 
-import { FreeTime } from './free-time.js';
-import type { LoadClock } from './load-clock.js';
-import type { TimedBytes } from './load-estimate.js';
+import { FreeTime, type LoadClock, type TimedBytes } from './load-estimate.js';
 import type { Fetched, Missed, OpenTier } from './open-tier.js';
 import type { Tier } from './tier.js';
 

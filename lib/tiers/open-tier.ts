@@ -5,16 +5,13 @@ import { setMaxListeners } from 'node:events';
 
 import { EitherSignal } from '../base/either-signal.js';
 import { RecentMap } from '../base/recent-map.js';
-import { FindTimes } from './find-times.js';
 import type { HostMemory } from './host-memory.js';
-import { InstantCalls } from './instant-calls.js';
-import { LoadEstimate } from './load-estimate.js';
-import { PutLimit } from './put-limit.js';
+import { FindTimes, LoadEstimate } from './load-estimate.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
-import { TierCalls } from './tier-calls.js';
-import { TierContents, type BlockWorth } from './tier-contents.js';
-import { TierCounts, type BlockAbsence } from './tier-counts.js';
-import { readBorrowed, readGet, readPut, readRemoval } from './tier-answers.js';
+import {
+  type BlockAbsence, InstantCalls, readBorrowed, readGet, readPut, readRemoval, TierCalls, TierCounts,
+} from './tier-calls.js';
+import { type BlockWorth, TierContents } from './tier-contents.js';
 import type { BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut } from './tier.js';
 
 /** A payload that can be loaded, until `release`. */
@@ -376,5 +373,39 @@ export class OpenTier {
 
   async #remove(blocks: readonly StoredBlock[]): Promise<void> {
     if (blocks.length > 0) await this.calls.track<unknown>(this.tier.remove(blocks.map(({ key }) => key)));
+  }
+}
+
+// PutLimit: so many puts of a tier are under way at most; others wait until one is over, so that a tier which writes
+// slowly has its writers wait.
+
+/** Puts that are under way at most. */
+const mostPuts = 16;
+
+export class PutLimit {
+  #puts = 0;
+  readonly #waiting: (() => void)[] = [];
+
+  /** Resolves when one more may be under way. */
+  async room(): Promise<void> {
+    while (this.#puts >= mostPuts) await this.#over();
+  }
+
+  /** Resolves when none is under way. */
+  async idle(): Promise<void> {
+    while (this.#puts > 0) await this.#over();
+  }
+
+  begin(): void {
+    this.#puts += 1;
+  }
+
+  end(): void {
+    this.#puts -= 1;
+    for (const wake of this.#waiting.splice(0)) wake(); // each looks again
+  }
+
+  #over(): Promise<void> {
+    return new Promise((resolve) => { this.#waiting.push(resolve); });
   }
 }

@@ -7,22 +7,18 @@ import { randomInt } from 'node:crypto';
 import { createError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
 import { RecentMap } from '../base/recent-map.js';
-import type { PrefixDomain } from '../prefix/domain.js';
+import type { DroppedText, PrefixDomain, TextScope } from '../prefix/domain.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
-import type { DroppedText, TextScope } from '../prefix/text-scope.js';
 import type { BlockKeys } from './block-keys.js';
-import { fromRecord, toRecord, type ItemNumbers } from './block-notes.js';
+import { fromRecord, type ItemNumbers, toRecord } from './block-notes.js';
+import { TextReuse } from './block-order.js';
 import { CheckedStripes } from './checked-stripes.js';
-import { marksOf, mayHave } from './domain-marks.js';
 import { HostMemory, pagePieces } from './host-memory.js';
-import { LoadSources, sourceOf } from './load-sources.js';
-import { OpenTier, type Fetched, type Missed } from './open-tier.js';
+import { LoadSources, sourceOf } from './load-comparison.js';
+import { type Fetched, type Missed, OpenTier } from './open-tier.js';
 import { PlacedBlocks } from './placed-blocks.js';
-import { nothingStored, StoredTexts, type StoredBlock, type StoredMatch } from './stored-texts.js';
-import { ownerOf } from './tenant-bytes.js';
-import { TextReuse } from './text-reuse.js';
-import { highestLevel } from './tier-contents.js';
-import { checkTiers } from './tiers-check.js';
+import { marksOf, mayHave, nothingStored, type StoredBlock, type StoredMatch, StoredTexts } from './stored-texts.js';
+import { highestLevel, ownerOf } from './tier-contents.js';
 import type { BlockRecord, Tier } from './tier.js';
 
 /**
@@ -455,4 +451,60 @@ function checkHoldsBlock({ tier, contents }: OpenTier, bytes: number, tokens: nu
 /** What a tier of the user's own tells may be anything. */
 function isLevel(level: unknown): level is number {
   return Number.isInteger(level) && level as number >= 0 && level as number <= highestLevel;
+}
+
+// checkTiers: looks through all that is known of stored text for what must always hold, and throws KV_INTERNAL at the
+// first thing that does not. For tests: it takes time in proportion to everything that is stored.
+
+export function checkTiers(texts: StoredTexts, tiers: readonly OpenTier[]): void {
+  let places = 0;
+  let blocks = 0;
+  for (const block of texts.all()) {
+    blocks += 1;
+    places += tiers.filter((_, number) => (block.tiers & (1 << number)) !== 0).length;
+    expect(
+      block.parent !== undefined && block.parent.to === block.from,
+      'a stored block does not begin where the one before it ends', block.from, block.parent?.to);
+    expect(
+      block.parent.children.filter((child) => child === block).length === 1,
+      'a stored block does not hang on the one before it', block.from);
+    expect(
+      block.parent.parent === undefined || texts.find(block.parent.key) === block.parent,
+      'the block before a stored one is not known', block.from);
+    expect(
+      block.level <= block.parent.level, 'a stored block has a higher priority level than the one before it',
+      block.from, block.level);
+    expect(
+      block.tiers !== 0 || block.pins > 0 || block.children.length > 0, 'a block that no tier has is kept for nothing',
+      block.from);
+  }
+  expect(blocks === texts.blocks, 'the count of stored blocks is wrong', texts.blocks, blocks);
+  const told = tiers.reduce((sum, tier) => sum + checkContents(texts, tier), 0);
+  expect(told === places, 'tiers have other blocks than the texts say', places, told);
+}
+
+/** Returns how many blocks the tier has. */
+function checkContents(texts: StoredTexts, { contents }: OpenTier): number {
+  const seen = new Set<StoredBlock>();
+  let bytes = 0;
+  for (const block of contents.blocks()) {
+    expect(
+      texts.find(block.key) === block && (block.tiers & (1 << contents.number)) !== 0,
+      'a tier has a block that the texts do not know there', block.from);
+    expect(
+      block.parent === undefined || !seen.has(block.parent), 'a block was used later than the one before it',
+      block.from);
+    seen.add(block);
+    bytes += contents.bytesOf(block);
+  }
+  expect(bytes === contents.bytes, 'the bytes of a tier are counted wrong', contents.bytes, bytes);
+  expect(
+    contents.tenants === undefined || contents.tenants.bytes === contents.bytes,
+    'the bytes of tenants in a tier are counted wrong', contents.bytes, contents.tenants?.bytes);
+  expect(seen.size === contents.count, 'the blocks of a tier are counted wrong', contents.count, seen.size);
+  return seen.size;
+}
+
+function expect(isRight: boolean, problem: string, what = 0, howMany = 0): asserts isRight {
+  if (!isRight) throw createError('KV_INTERNAL', { problem, what, howMany });
 }

@@ -10,7 +10,7 @@ import type { PrefixDomain } from '../domain.js';
 import type { IndexedTexts, PrefixIndex } from '../prefix-index.js';
 import type { TextListener } from '../prefix-tree.js';
 import type { ItemNames } from '../prompt-encoder.js';
-import { dropReasons, type DropReason } from '../dropped-rows.js';
+import { dropReasons, type DropReason } from '../row-ledger.js';
 import { blockKey, domainKey, type BlockKey } from './block-keys.js';
 
 /** Blocks that can be found from now on, one behind the other. */
