@@ -81,10 +81,7 @@ export {
   dtypeBytes, dtypes, sideDtypes, type Dtype, type SideDtype, type SideView, type TensorSpec, type TensorView,
 } from './base/dtypes.js';
 export type { WaitOptions } from './device/wait.js';
-export {
-  ahead, bestFit, leastRecentlyUsed, onDemand, tailsFirst, type GrowthPolicy, type IdleSlots, type PlacementPolicy,
-  type ReclaimPolicy,
-} from './cache/memory-policies.js';
+export { ahead, onDemand, type GrowthPolicy } from './cache/steps.js';
 export {
   adaptive, importance, lfu, lru, priority, slru, type CachedExtent, type DropReason, type EvictionContext,
   type EvictionPolicy, type EvictionPolicyFactory,

@@ -11,7 +11,7 @@ import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixPath } from '../prefix/prefix-tree.js';
 import type { SideRequest, SideTensors } from '../side/side-tensors.js';
 import type { CachedRows } from './cached-rows.js';
-import { compareFit } from './memory-policies.js';
+import { compareFit } from './slot-choice.js';
 import type { RowSharing } from './row-sharing.js';
 import type { IdleRows, RowSupply, TailCopy } from './row-supply.js';
 import { GivenFence } from './slot-fences.js';

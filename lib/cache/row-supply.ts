@@ -1,5 +1,5 @@
 // RowSupply: gets rows for slots and takes idle ones back. It turns "these slots need rows" into room in the pool
-// (reclaiming by policy what no sequence needs), a transaction of the addon, and errors with all their numbers. It
+// (reclaiming what no sequence needs), a transaction of the addon, and errors with all their numbers. It
 // decides nothing about sequences. A refusal for want of pages changes nothing: what can be had is counted before
 // anything is taken.
 
@@ -8,8 +8,7 @@ import { cacheNews, type NativeCache } from '../device/native.js';
 import type { PagePool, PageUser } from '../device/page-pool.js';
 import type { Layout } from '../layout/layout.js';
 import type { CachedRows } from './cached-rows.js';
-import type { IdleSlots, ReclaimPolicy } from './memory-policies.js';
-import type { SlotChoice } from './slot-choice.js';
+import type { IdleSlots, SlotChoice } from './slot-choice.js';
 import { noForeignRow, type SlotMemory, type Slots, slotStates } from './slots.js';
 
 /**
@@ -53,6 +52,34 @@ interface Missing {
   readonly mappings?: number;
 }
 
+/** Slots with rows that no sequence needs. */
+export interface SurplusSlots extends IdleSlots {
+  /** By slot: rows that hold nothing that is needed: all of a retired slot, the unused tail of an active one. */
+  readonly surplusRows: Int32Array;
+  /** By slot: 1 where a sequence uses it, so that only its tail is surplus. */
+  readonly isActive: Uint8Array;
+}
+
+/**
+ * The slot that rows are taken from first. Rows that no new sequence can be given in place go before others: the unused
+ * tails of active slots, then those behind the text of retired ones, the longest first. Then retired slots that hold
+ * nothing, the one with fewest rows first, so that a long prompt finds many in one slot; among equals the one released
+ * longest ago. On a trace whose memory is full this maps a sixth less than taking retired slots in the order of their
+ * release. At least one is given.
+ */
+export function tailsFirst({ count, slots, rows, surplusRows, isActive, lastUsed }: SurplusSlots): number {
+  const rank = (slot: number): number => (isActive[slot] === 1 ? 0 : surplusRows[slot]! < rows[slot]! ? 1 : 2);
+  let best = slots[0]!;
+  for (let index = 1; index < count; index += 1) {
+    const slot = slots[index]!;
+    const moreRows = surplusRows[best]! - surplusRows[slot]!;
+    const order = rank(slot) - rank(best) || (rank(slot) < 2 ? moreRows : -moreRows)
+      || lastUsed[slot]! - lastUsed[best]!;
+    if (order < 0) best = slot;
+  }
+  return best;
+}
+
 const noSlots: readonly number[] = [];
 
 export class RowSupply implements PageUser {
@@ -61,19 +88,17 @@ export class RowSupply implements PageUser {
   readonly #layout: Layout;
   readonly #slots: Slots;
   readonly #cached: CachedRows;
-  readonly #policy: ReclaimPolicy;
   readonly #memory: SlotMemory;
-  readonly #idle: IdleSlots;
+  readonly #idle: SurplusSlots;
   #heldSlot = -1;
 
-  constructor(memory: SlotMemory, cached: CachedRows, policy: ReclaimPolicy) {
+  constructor(memory: SlotMemory, cached: CachedRows) {
     const { native, pool, layout, slots } = memory;
     this.#native = native;
     this.#pool = pool;
     this.#layout = layout;
     this.#slots = slots;
     this.#cached = cached;
-    this.#policy = policy;
     this.#memory = memory;
     this.#idle = {
       count: 0, slots: new Int32Array(slots.count), rows: slots.rows, surplusRows: new Int32Array(slots.count),
@@ -222,7 +247,7 @@ export class RowSupply implements PageUser {
     for (let index = 0; index < this.#idle.count; index += 1) rows += this.#idle.surplusRows[this.#idle.slots[index]!]!;
     while (rows > limit && this.#idle.count > 0) {
       const before = rows;
-      const slot = this.#choose(rows - limit);
+      const slot = tailsFirst(this.#idle);
       rows -= this.#shrink(slot, Math.min(rows - limit, this.#idle.surplusRows[slot]!));
       if (rows === before) return;
     }
@@ -270,18 +295,9 @@ export class RowSupply implements PageUser {
     this.#idle.count += 1;
   }
 
-  #choose(rows: number): number {
-    const slot = this.#policy(this.#idle, rows);
-    for (let index = 0; index < this.#idle.count; index += 1) if (this.#idle.slots[index] === slot) return slot;
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner: 'KvCache', option: 'reclaim', expected: 'a function that returns one of the candidates',
-      received: slot, isReturned: true,
-    });
-  }
-
-  /** Frees up to `rows` rows of the slot that the policy names; returns the pages freed. */
+  /** Frees up to `rows` rows of one slot; returns the pages freed. */
   #takeFromOne(rows: number): number {
-    const slot = this.#choose(rows);
+    const slot = tailsFirst(this.#idle);
     const before = this.#layout.pagesFor(this.#slots.rows[slot]!);
     this.#shrink(slot, Math.min(rows, this.#idle.surplusRows[slot]!));
     return before - this.#layout.pagesFor(this.#slots.rows[slot]!);

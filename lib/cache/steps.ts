@@ -3,11 +3,11 @@
 // allocates nor crosses into the addon.
 
 import { createError, isKvError } from '../base/errors.js';
+import { checkInteger } from '../base/options.js';
 import { checkStack, checkStackOfStep } from '../base/stack.js';
 import type { PolicyGuard } from '../device/lifetime.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import { Batch } from './batch.js';
-import type { GrowthPolicy } from './memory-policies.js';
 import type { CopyRoom, RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import type { SequenceTokens } from './sequence-tokens.js';
@@ -322,6 +322,29 @@ export class BatchRows {
 
 // RowsAhead: asks the mapper for the rows that the growth policy wants ahead of running sequences, so that their next
 // steps find them mapped.
+
+/**
+ * `lengthTokens`: tokens of the sequence that are valid. `earmarkedTokens`: tokens that memory was earmarked for at
+ * `acquire` (its whole prompt; 0 without). Returns the tokens that should be mapped soon; less than `lengthTokens`
+ * means nothing, Infinity as many as a slot has. What is no number is refused (KV_INVALID_OPTION) once the commit is
+ * done.
+ */
+export type GrowthPolicy = (lengthTokens: number, earmarkedTokens: number) => number;
+
+/** Maps nothing ahead: rows appear in `prepare`, when they are needed. The fewest pages, and the longest steps. */
+export function onDemand(): GrowthPolicy {
+  return (lengthTokens) => lengthTokens;
+}
+
+/**
+ * Maps ahead in the background: the whole earmarked prompt, whose pages are set aside for it anyway, and then the row
+ * that the next `tokens` tokens will touch. Default 16: enough steps for the mapper to be done before the row is
+ * needed.
+ */
+export function ahead(tokens = 16): GrowthPolicy {
+  checkInteger('ahead', 'tokens', tokens, 1);
+  return (lengthTokens, earmarkedTokens) => Math.max(lengthTokens + tokens, earmarkedTokens);
+}
 
 export class RowsAhead {
   readonly #memory: SlotMemory;

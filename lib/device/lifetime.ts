@@ -97,7 +97,7 @@ export class Lifetime {
 // of a call and half changed. One per page pool, since caches of a pool take rows from each other.
 
 /** The option that the policy is the value of. */
-export type PolicyName = 'growth' | 'placement' | 'reclaim' | 'prefixCache.policy' | 'prefixCache.now';
+export type PolicyName = 'growth' | 'prefixCache.policy' | 'prefixCache.now';
 
 type Callable = (...parameters: never[]) => unknown;
 

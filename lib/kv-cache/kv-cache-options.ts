@@ -5,9 +5,7 @@ import {
   arrayOf, boolean, callable, type Field, type FieldSpec, instanceOf, integer, isOptionsObject, oneOf, optional,
   type OptionsOf, policy, readOptions, streamField, string, withDefault,
 } from '../base/options.js';
-import {
-  ahead, bestFit, type GrowthPolicy, leastRecentlyUsed, onDemand, type PlacementPolicy, type ReclaimPolicy, tailsFirst,
-} from '../cache/memory-policies.js';
+import { ahead, type GrowthPolicy, onDemand } from '../cache/steps.js';
 import { Driver, type DriverChoice, driverField } from '../device/driver.js';
 import { PagePool } from '../device/page-pool.js';
 import { type LayoutKind, layoutKinds } from '../layout/layout.js';
@@ -171,17 +169,13 @@ export interface KvCacheOptions {
   readonly layout?: LayoutKind | undefined;
   /** How far to map ahead. Default `ahead(16)`. */
   readonly growth?: GrowthPolicy | undefined;
-  /** Which idle slot a new sequence gets. Default `bestFit()`. */
-  readonly placement?: PlacementPolicy | undefined;
-  /** Where rows are taken from when pages are short. Default `tailsFirst()`. */
-  readonly reclaim?: ReclaimPolicy | undefined;
   /**
    * Rows that the mapper keeps mapped in one idle slot, so that a new prompt starts at once; within `idleRowsLimit`.
    * Default 0.
    */
   readonly eagerRows?: number | undefined;
   /**
-   * Rows that idle slots may keep together beside cached prefixes; above it `reclaim` takes some back at release.
+   * Rows that idle slots may keep together beside cached prefixes; above it some are taken back at release.
    * Default: no bound.
    */
   readonly idleRowsLimit?: number | undefined;
@@ -246,8 +240,6 @@ const spec = {
   readyBytes: optional(integer()),
   layout: withDefault(oneOf(layoutKinds), 'per-layer'),
   growth: withDefault(policy<GrowthPolicy>({ ahead, onDemand }), ahead()),
-  placement: withDefault(policy<PlacementPolicy>({ bestFit }), bestFit()),
-  reclaim: withDefault(policy<ReclaimPolicy>({ leastRecentlyUsed, tailsFirst }), tailsFirst()),
   eagerRows: withDefault(integer(), 0),
   idleRowsLimit: withDefault(integer(), Number.MAX_SAFE_INTEGER),
   prefixCache: withDefault(prefixCacheField, readPrefixCacheOptions({})),

@@ -125,7 +125,7 @@ function openParts(
   });
   for (const { cover } of side.all) index.listen(cover);
   const tokens = new SequenceTokens(memory, registry, index, side);
-  const choice = new SlotChoice(memory, registry, guard.wrap('placement', read.placement));
+  const choice = new SlotChoice(memory, registry);
   const statistics = new PrefixStatistics({
     recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows: layout.groupRows,
   });
@@ -133,7 +133,7 @@ function openParts(
   const cached = new CachedRows(memory, {
     registry, tokens, choice, finished, onDropped: (dropped) => statistics.dropped(dropped),
   });
-  const supply = new RowSupply(memory, cached, guard.wrap('reclaim', read.reclaim));
+  const supply = new RowSupply(memory, cached);
   const sharing = new RowSharing(memory, cached);
   const admission = new Admission(memory, supply, cached, sharing, side);
   const idleRows = new IdleRows(memory, supply, choice, {
