@@ -106,7 +106,7 @@ export class Admission {
    * or what the driver throws.
    */
   fork(from: number, retiringSlots: number): Admitted {
-    const { native, slots, late } = this.#memory;
+    const { native, slots, background } = this.#memory;
     const { registry, choice } = this.#cached;
     if (!slots.hasRoom(from, slots.length[from]!)) { // it has lost rows
       throw createError('KV_SLOT_BUSY', { slot: from, operation: 'fork', holder: 'the quarantine' });
@@ -122,7 +122,7 @@ export class Admission {
     } catch (error) {
       this.#side.retire(slot);
       registry.stop(slot);
-      late.attempt(() => this.#cached.vacate(slot, 0));
+      background.attempt(() => this.#cached.vacate(slot, 0));
       throw error;
     }
     const cachedTokens = slots.length[slot]!;
@@ -149,7 +149,7 @@ export class Admission {
     const promptRows = layout.rowsFor(promptTokens);
     const earmarkedRows = isEarmarked ? promptRows : 0;
     if (plan.tokens === 0 && layout.pagesFor(earmarkedRows) > news[cacheNews.availablePages]!) {
-      this.#takeOver.makeWay(promptRows);
+      this.#takeOver.evictWholeText(promptRows);
     }
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
@@ -220,17 +220,17 @@ export class Admission {
    * was.
    */
   #attach(slot: number, plan: Plan, request: AdmissionRequest, cachedRows: number, earmarkedRows: number): void {
-    const { slots, late } = this.#memory;
+    const { slots, background } = this.#memory;
     const { promptTokens, isEarmarked, tenant, prompt, needs, stream, isTransfer } = request;
     const { registry, tokens, index } = this.#cached;
     let path: PrefixPath | undefined;
-    let isBorrowing = false;
+    let isHeld = false;
     try {
       const ids = registry.idsOf(slot);
       path = this.#open(ids, plan, prompt, isTransfer);
       registry.start(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
-      isBorrowing = plan.copiedId >= 0;
-      if (isBorrowing) registry.borrow(plan.copiedId);
+      isHeld = plan.copiedId >= 0;
+      if (isHeld) registry.hold(plan.copiedId);
       if (needs !== 0) {
         this.#side.admit(slot, sideRequest(plan, request, path?.node ?? -1));
       }
@@ -249,12 +249,12 @@ export class Admission {
       registry.stop(slot);
       this.#cached.list(slot, plan.adoptedGroups);
       if (path !== undefined) index.release(path);
-      late.attempt(() => {
+      background.attempt(() => {
         this.#cached.endDropped();
       });
       throw error;
     } finally {
-      if (isBorrowing) registry.giveBack(plan.copiedId);
+      if (isHeld) registry.letGo(plan.copiedId);
     }
     slots.lease(slot, {
       tokens: plan.tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, tenant, sharedTail: sharedTails.none,
@@ -262,7 +262,7 @@ export class Admission {
     });
     if (path === undefined || prompt === undefined) return;
     tokens.open(slot, { path, buffer: prompt.text, count: prompt.text.length });
-    if (this.#cached.hasDropped) late.attempt(() => { this.#cached.endDropped(); });
+    if (this.#cached.hasDropped) background.attempt(() => { this.#cached.endDropped(); });
   }
 
   /** Opens the path of the prompt, whose rows are `ids` from here on. */
@@ -351,7 +351,7 @@ export class TakeOver {
    * Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their
    * rows.
    */
-  makeWay(promptRows: number): void {
+  evictWholeText(promptRows: number): void {
     if (!this.#memory.slots.hasFree()) return;
     const missing = this.#missing(promptRows);
     if (missing <= 0) return;
@@ -503,10 +503,10 @@ export class SlotLeases {
 
   /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
   synchronize(): void {
-    const { late } = this.#memory;
+    const { background } = this.#memory;
     this.#memory.synchronize();
-    if (this.waiting > 0) late.attempt(() => { this.pollRetirement(); });
-    if (this.#cached.hasNews) late.attempt(() => { this.#cached.flushCommits(); });
+    if (this.waiting > 0) background.attempt(() => { this.pollRetirement(); });
+    if (this.#cached.hasNews) background.attempt(() => { this.#cached.flushCommits(); });
     this.#cached.tokens.endDropped();
   }
 
@@ -537,7 +537,7 @@ export class SlotLeases {
    * fence fails, nothing has changed.
    */
   release(slot: number, fence = new GivenFence()): void {
-    const { native, pool, slots, views, late } = this.#memory;
+    const { native, pool, slots, views, background } = this.#memory;
     this.synchronize();
     this.#memory.fences.release(slot, fence);
     views.revoke(slot);
@@ -550,7 +550,7 @@ export class SlotLeases {
       this.#becomeIdle(slot);
     } else {
       this.#retiring.add(slot);
-      if (fence.isNone) late.attempt(() => this.pollRetirement()); // what its commits named may be over
+      if (fence.isNone) background.attempt(() => this.pollRetirement()); // what its commits named may be over
       pool.capacity.raise(); // what was set aside for it, and fences to ask for
     }
     this.#idleRows.keepEager();
@@ -560,8 +560,8 @@ export class SlotLeases {
    * Drops the last tokens of the sequence in a slot, which no prepared batch computes on: `tokens` stay. Never throws.
    */
   truncate(slot: number, tokens: number): void {
-    const { pool, late } = this.#memory;
-    late.attempt(() => this.#sharing.truncate(slot, tokens));
+    const { pool, background } = this.#memory;
+    background.attempt(() => this.#sharing.truncate(slot, tokens));
     pool.capacity.raise();
   }
 
@@ -571,7 +571,7 @@ export class SlotLeases {
    */
   pollRetirement(): void {
     if (this.waiting === 0) return;
-    this.#cached.tokens.hear();
+    this.#cached.tokens.pollCopies();
     try {
       this.#memory.fences.poll();
     } finally {
@@ -589,7 +589,7 @@ export class SlotLeases {
    * passed that pages were behind.
    */
   checkRetry(error: unknown): void {
-    if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#memory.pool.hearFences()) throw error;
+    if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#memory.pool.pollFences()) throw error;
   }
 
   #admit(request: AdmissionRequest): Admitted {
@@ -602,12 +602,12 @@ export class SlotLeases {
   }
 
   /** Asks every fence. True when pages may be free that were not. */
-  hearFences(): boolean {
-    const { late } = this.#memory;
+  pollFences(): boolean {
+    const { background } = this.#memory;
     const { passes } = this.#memory.fences;
     const waiting = this.waiting;
-    late.attempt(() => this.#memory.fences.poll());
-    late.attempt(() => this.pollRetirement());
+    background.attempt(() => this.#memory.fences.poll());
+    background.attempt(() => this.pollRetirement());
     return this.#memory.fences.passes > passes || this.waiting < waiting;
   }
 
@@ -626,11 +626,11 @@ export class SlotLeases {
   }
 
   #becomeIdle(slot: number): void {
-    const { pool, slots, late } = this.#memory;
+    const { pool, slots, background } = this.#memory;
     slots.becomeIdle(slot);
-    late.attempt(() => this.#cached.retire(slot));
+    background.attempt(() => this.#cached.retire(slot));
     this.#cached.tokens.retire(slot);
-    late.attempt(() => {
+    background.attempt(() => {
       this.#idleRows.keepToLimit();
       pool.keepToBudget();
     });

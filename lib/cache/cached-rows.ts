@@ -2,8 +2,8 @@
 // those that no slot maps. What the index drops is forgotten here everywhere, and evicting until pages are free is
 // asked of it. Which rows are dropped is the index's business, which idle slot a sequence gets SlotChoice's.
 //
-// Invariants: what an idle slot maps is listed content or its alone, except while it is `overfull`; the addon keeps
-// what the index holds.
+// Invariants: what an idle slot maps is listed content or its alone, except while it is one that must shrink; the addon
+// keeps what the index holds.
 
 import type { Layout } from '../layout/layout.js';
 import type { DroppedRows } from '../prefix/row-ledger.js';
@@ -40,7 +40,7 @@ export class CachedRows {
    * Idle slots that map more than their content, and how many groups that is at most; they are in no list until that is
    * mended.
    */
-  readonly #overfull = new Map<number, number>();
+  readonly #mustShrink = new Map<number, number>();
   /** Released slots whose prefixes were reset while work was running on them. */
   readonly #forgotten = new Set<number>();
 
@@ -153,7 +153,7 @@ export class CachedRows {
     const id = registry.idsOf(slot)[tail]!;
     this.#replaceDuplicates((other) => other === id || this.#isSpare(other));
     index.claim(path, tail);
-    for (const other of registry.slotsOf(id)) if (this.choice.has(other)) this.#exceed(other, tail);
+    for (const other of registry.slotsOf(id)) if (this.choice.has(other)) this.#markForShrinking(other, tail);
     this.#endDropped(true);
     this.#trimTails();
   }
@@ -178,7 +178,7 @@ export class CachedRows {
     if (this.#forgotten.size === 0) this.#finished?.note(this.tokens.of(slot), this.index);
     const groups = this.registry.retire(slot, this.#memory.groups.wholeRows(this.tokens.close(slot)));
     const isMore = this.registry.named[slot]! > groups || this.#memory.slots.foreignRow[slot] !== noForeignRow;
-    if (isMore) this.#overfull.set(slot, groups);
+    if (isMore) this.#mustShrink.set(slot, groups);
     else this.list(slot, groups);
     if (this.#forgotten.delete(slot) && this.#forgotten.size === 0) this.index.clear();
     this.endDropped();
@@ -233,11 +233,11 @@ export class CachedRows {
     const { registry } = this;
     const { layout, slots } = this.#memory;
     this.choice.remove(slot);
-    this.#overfull.set(slot, groups);
+    this.#mustShrink.set(slot, groups);
     this.#memory.unmap(slot, Math.min(groups * layout.groupRows, slots.foreignRow[slot]!));
     registry.leave(slot, groups);
     if (slots.foreignRow[slot] === noForeignRow) registry.unmapped(slot);
-    this.#overfull.delete(slot);
+    this.#mustShrink.delete(slot);
   }
 
   /**
@@ -251,7 +251,7 @@ export class CachedRows {
 
   /** Whether `endDropped` has something to do. */
   get hasDropped(): boolean {
-    return this.index.dropped.count > 0 || this.#overfull.size > 0;
+    return this.index.dropped.count > 0 || this.#mustShrink.size > 0;
   }
 
   #endDropped(mustUnmap: boolean): void {
@@ -262,10 +262,10 @@ export class CachedRows {
     if (dropped.count > 0) this.#onDropped(dropped);
     for (let at = 0; at < dropped.count; at += 1) this.#shortenContents(dropped.row(at));
     let failure: { readonly error: unknown } | undefined;
-    for (const [slot, content] of this.#overfull) {
+    for (const [slot, content] of this.#mustShrink) {
       if (slots.isQuarantined[slot] === 1) { // it is not leased again, and `close` unmaps it
         registry.start(slot);
-        this.#overfull.delete(slot);
+        this.#mustShrink.delete(slot);
         continue;
       }
       try {
@@ -273,7 +273,7 @@ export class CachedRows {
         const isAlone = slots.foreignRow[slot] === noForeignRow && registry.isAlone(slot, groups);
         if (mustUnmap || !isAlone) this.vacate(slot, groups);
         else registry.leave(slot, groups);
-        this.#overfull.delete(slot);
+        this.#mustShrink.delete(slot);
         this.choice.add(slot, groups);
       } catch (error) {
         failure ??= { error };
@@ -299,7 +299,7 @@ export class CachedRows {
     index.replaceDuplicates(isSpare);
     for (let at = 0; at < index.dropped.count; at += 1) {
       for (const slot of registry.slotsOf(index.dropped.row(at))) {
-        if (this.choice.has(slot)) this.#exceed(slot, registry.named[slot]!);
+        if (this.choice.has(slot)) this.#markForShrinking(slot, registry.named[slot]!);
       }
     }
   }
@@ -335,7 +335,7 @@ export class CachedRows {
       for (const slot of registry.slotsOf(id)) {
         const path = tokens.pathOf(slot);
         if (path !== undefined) index.splitAt(path);
-        if (this.choice.has(slot)) this.#exceed(slot, registry.numbers.group[id]!);
+        if (this.choice.has(slot)) this.#markForShrinking(slot, registry.numbers.group[id]!);
       }
     }
   }
@@ -363,14 +363,14 @@ export class CachedRows {
   /** Idle slots that end with a group that was dropped have too much. */
   #shortenContents(id: number): void {
     for (let slot = this.choice.endingIn(id); slot >= 0; slot = this.choice.endingIn(id)) {
-      this.#exceed(slot, this.registry.numbers.group[id]!);
+      this.#markForShrinking(slot, this.registry.numbers.group[id]!);
     }
   }
 
   /** The idle slot maps more than its content, which is its first `groups` groups at most. */
-  #exceed(slot: number, groups: number): void {
+  #markForShrinking(slot: number, groups: number): void {
     this.choice.remove(slot);
-    this.#overfull.set(slot, groups);
+    this.#mustShrink.set(slot, groups);
   }
 }
 

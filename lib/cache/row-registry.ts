@@ -233,12 +233,12 @@ export class RowRegistry {
   }
 
   /** Keeps a number in use, whatever the index drops, while its rows are copied from. */
-  borrow(id: number): void {
+  hold(id: number): void {
     this.#numbers.mappers[id]! += 1;
     this.#numbers.use(id, 1);
   }
 
-  giveBack(id: number): void {
+  letGo(id: number): void {
     this.#numbers.mappers[id]! -= 1;
     this.#numbers.use(id, -1);
     this.dropIfUnused(id);

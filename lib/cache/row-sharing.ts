@@ -307,13 +307,13 @@ export class RowCopies {
    * is queued for the sources later, which may write there, runs after it.
    */
   hasQueuedCopy(slot: number, sources: readonly number[], stream: bigint): void {
-    const { slots, layout, late } = this.#memory;
+    const { slots, layout, background } = this.#memory;
     const fences = this.#memory.fences;
     const usedTokens = (used: number): number => layout.tokensIn(slots.rows[used]!);
     for (const used of [slot, ...sources]) fences.noteQueued(used, stream, usedTokens(used));
     for (const source of sources) {
       const other = fences.streamOf(source);
-      if (other !== undefined && other !== stream) late.attempt(() => fences.order(other, slot));
+      if (other !== undefined && other !== stream) background.attempt(() => fences.order(other, slot));
     }
   }
 

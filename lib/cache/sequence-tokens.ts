@@ -106,7 +106,7 @@ export class SequenceTokens {
 
   /** The sequence has only its first `tokens` tokens, and rows of side tensors for no more. */
   truncate(slot: number, tokens: number): void {
-    if (this.#side.everything > 0) this.#memory.late.attempt(() => this.#side.truncate(slot, tokens));
+    if (this.#side.everything > 0) this.#memory.background.attempt(() => this.#side.truncate(slot, tokens));
     const known = this.#bySlot[slot];
     if (known === undefined) return;
     known.count = Math.min(known.count, tokens);
@@ -123,14 +123,14 @@ export class SequenceTokens {
     if (this.#side.everything > 0) this.#side.retire(slot);
   }
 
-  /** Whether rows of the sequence's side tensors are on their way from the device, as far as `hear` knows. */
+  /** Whether rows of the sequence's side tensors are on their way from the device, as far as `pollCopies` knows. */
   isArriving(slot: number): boolean {
     return this.#side.everything > 0 && this.#side.isCopying(slot);
   }
 
   /** Hears which rows of side tensors have come from the device. */
-  hear(): void {
-    if (this.#side.everything > 0) this.#side.hear();
+  pollCopies(): void {
+    if (this.#side.everything > 0) this.#side.pollCopies();
   }
 
   /**
@@ -138,7 +138,7 @@ export class SequenceTokens {
    * background.
    */
   endDropped(): void {
-    if (this.#side.everything > 0) this.#memory.late.attempt(() => { this.#side.endDropped(); });
+    if (this.#side.everything > 0) this.#memory.background.attempt(() => { this.#side.endDropped(); });
   }
 
   /** Keeps a value at the end of the sequence's computed tokens; false when those are not stored. `flush` first. */
@@ -187,7 +187,7 @@ export class SequenceTokens {
   /** Rows of side tensors that have come from the device are cached, of slots whose path is open. */
   #publishArrived(): void {
     if (this.#side.everything === 0) return;
-    this.#side.hear();
+    this.#side.pollCopies();
     for (const slot of this.#side.copies.takeArrivedSlots()) {
       const path = this.pathOf(slot);
       if (path?.isStored === true && path.length > 0) this.#publish(slot, path);
@@ -205,7 +205,7 @@ export class SequenceTokens {
   }
 
   #publish(slot: number, path: PrefixPath): void {
-    this.#memory.late.attempt(() => { // text without its side tensors is cached all the same
+    this.#memory.background.attempt(() => { // text without its side tensors is cached all the same
       this.#side.publish(slot, path);
     });
   }

@@ -334,10 +334,10 @@ export class StreamFence {
    */
   poll(): boolean {
     const before = this.#passed;
-    this.#hear();
+    this.#forgetPassed();
     if (this.#lastNoted === this.#epoch && this.#events.length < mostEvents) {
       this.record();
-      this.#hear();
+      this.#forgetPassed();
     }
     return this.#passed > before;
   }
@@ -345,7 +345,7 @@ export class StreamFence {
   /** Waits until the slot's work here is over. */
   wait(slot: number): void {
     this.#driver().synchronizeEvent(this.eventOf(slot));
-    this.#hear();
+    this.#forgetPassed();
   }
 
   /** Waits for everything, and forgets it. Nothing runs on a lost device. Retryable. */
@@ -362,7 +362,7 @@ export class StreamFence {
     }
   }
 
-  #hear(): void {
+  #forgetPassed(): void {
     for (let recorded = this.#events[0]; recorded !== undefined; recorded = this.#events[0]) {
       if (!this.#driver().queryEvent(recorded.event)) return;
       this.#forget(recorded);

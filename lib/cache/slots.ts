@@ -299,7 +299,7 @@ export interface SlotMemoryParts {
   readonly slots: Slots;
   readonly fences: SlotFences;
   readonly views: SlotViews;
-  readonly late: BackgroundErrors;
+  readonly background: BackgroundErrors;
   /** Whether pages are zeroed before another tenant gets them. */
   readonly isScrubbed: boolean;
 }
@@ -318,7 +318,7 @@ export class SlotMemory {
   readonly fences: SlotFences;
   readonly views: SlotViews;
   /** Failures that no call can report. */
-  readonly late: BackgroundErrors;
+  readonly background: BackgroundErrors;
   /** How tokens fall into groups of rows, the rows of the prefix index. */
   readonly groups: RowArithmetic;
   /** Every tensor on this worker, in layer order, K before V. */
@@ -326,7 +326,7 @@ export class SlotMemory {
 
   readonly #isScrubbed: boolean;
 
-  constructor({ native, pool, layout, slots, fences, views, late, isScrubbed }: SlotMemoryParts) {
+  constructor({ native, pool, layout, slots, fences, views, background, isScrubbed }: SlotMemoryParts) {
     this.native = native;
     this.news = native.news();
     this.pool = pool;
@@ -334,7 +334,7 @@ export class SlotMemory {
     this.slots = slots;
     this.fences = fences;
     this.views = views;
-    this.late = late;
+    this.background = background;
     this.#isScrubbed = isScrubbed;
     this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * layout.groupRows });
     this.tensors = Object.freeze(layout.tensors.map((tensor) => Object.freeze({
@@ -353,7 +353,9 @@ export class SlotMemory {
    */
   synchronize(): void {
     this.native.synchronize();
-    if (this.news[cacheNews.lateErrors] !== this.late.mapperErrors) this.late.hear(this.native.mapperState());
+    if (this.news[cacheNews.lateErrors] !== this.background.mapperErrors) {
+      this.background.addOfMapper(this.native.mapperState());
+    }
   }
 
   /**

@@ -177,7 +177,7 @@ export class Steps {
       const slot = slots[index]!;
       this.#fences.note(slot, given, numbers.length[slot]! + added * tokens[index]!);
       if (numbers.generation[slot] !== generations[index]) {
-        this.#memory.late.attempt(() => this.#fences.release(slot, released));
+        this.#memory.background.attempt(() => this.#fences.release(slot, released));
       }
     }
   }
@@ -211,7 +211,7 @@ export class BatchRows {
 
   /** Before anything else is asked for: see `CachedRows.flushBesideWithheld`. */
   flushBesideWithheld(): void {
-    this.#memory.late.attempt(() => { this.#sharing.flushBesideWithheld(); });
+    this.#memory.background.attempt(() => { this.#sharing.flushBesideWithheld(); });
   }
 
   /** Maps what the batch lacks in the foreground, once the mapper's news are in. */
@@ -239,8 +239,8 @@ export class BatchRows {
   makeWritable(batch: Batch): void {
     const { slots, tokens, length } = batch;
     const numbers = this.#memory.slots;
-    this.#memory.late.attempt(() => this.#memory.fences.poll());
-    this.#memory.late.attempt(() => this.#sharing.givenUp.unmapAll());
+    this.#memory.background.attempt(() => this.#memory.fences.poll());
+    this.#memory.background.attempt(() => this.#sharing.givenUp.unmapAll());
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (numbers.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, numbers.length[slot]! + tokens[index]!);
@@ -420,7 +420,7 @@ export class RowsAhead {
       const rows = this.#pairs[2 * index + 1]!;
       pages += this.#slots.missingPages(slot, rows) - this.#slots.earmarkedPages(slot, rows); // those are set aside
     }
-    if (pages > 0 && this.#hasMapper) this.#memory.late.attempt(() => {
+    if (pages > 0 && this.#hasMapper) this.#memory.background.attempt(() => {
       checkStack();
       this.#supply.makeFree(pages);
     });

@@ -40,7 +40,7 @@ export class BackgroundErrors {
   }
 
   /** The mapper has failed since the last time; of several failures the last one is published. */
-  hear({ lateErrors, lastError }: NativeMapperState): void {
+  addOfMapper({ lateErrors, lastError }: NativeMapperState): void {
     this.mapperErrors = lateErrors;
     this.#publish(lastError);
   }

@@ -263,11 +263,11 @@ export class PagePool {
    * Before a refusal for want of pages stands: ends the transfers of every cache, and asks it whether queued work is
    * over. True when pages may be free for it. @internal
    */
-  hearFences(): boolean {
+  pollFences(): boolean {
     let heard = false;
     for (const { leases, tiers } of this.#users.all()) {
       if (tiers?.interrupt() === true) heard = true;
-      if (leases.hearFences()) heard = true;
+      if (leases.pollFences()) heard = true;
     }
     return heard;
   }
@@ -374,7 +374,7 @@ export interface PoolMember {
   readonly supply: PageUser;
   readonly leases: {
     /** Asks whether queued work is over; true when some is, and memory was kept for it. */
-    hearFences(): boolean;
+    pollFences(): boolean;
   };
   /** Undefined without tiers. */
   readonly tiers: {

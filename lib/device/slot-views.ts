@@ -49,18 +49,19 @@ const lengthOf =
 export class SlotViews {
   readonly #cache: NativeCache;
   readonly #owner: object;
-  readonly #late: BackgroundErrors;
+  readonly #background: BackgroundErrors;
   readonly #copies: boolean;
   readonly #windows = new Map<number, Window[]>();
 
   /** `copies`: whether a short first look may be a copy. */
   constructor(
-    cache: NativeCache, owner: object, late: BackgroundErrors, { copies = false }: { readonly copies?: boolean } = {},
+    cache: NativeCache, owner: object, background: BackgroundErrors,
+    { copies = false }: { readonly copies?: boolean } = {},
   ) {
     this.#copies = copies;
     this.#cache = cache;
     this.#owner = owner;
-    this.#late = late;
+    this.#background = background;
   }
 
   /**
@@ -110,7 +111,7 @@ export class SlotViews {
     let buffers = 0;
     for (const { buffer } of windows) if (!detach(buffer)) buffers += 1;
     this.#cache.revoke(slot, buffers > 0);
-    if (buffers > 0) this.#late.report(createError('KV_VIEW_TRANSFERRED', { slot, buffers }));
+    if (buffers > 0) this.#background.report(createError('KV_VIEW_TRANSFERRED', { slot, buffers }));
   }
 
   /** Detaches everything. */

@@ -99,7 +99,7 @@ export class CachedTexts {
 
   /** A failure that no call can throw. */
   report(error: unknown): void {
-    this.#memory.late.report(error);
+    this.#memory.background.report(error);
   }
 
   /** Of the texts on the device. */

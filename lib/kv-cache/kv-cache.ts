@@ -188,8 +188,8 @@ export class KvCache {
     this.#checkStack();
     checkFence('KvCache.commit', fence, this.driver);
     this.#parts.steps.commit(batch, fence);
-    this.#hearFences();
-    if (this.prefixes.hasBlockEvents) this.#parts.memory.late.attempt(() => this.prefixes.publishBlockEvents());
+    this.#pollFences();
+    if (this.prefixes.hasBlockEvents) this.#parts.memory.background.attempt(() => this.prefixes.publishBlockEvents());
   }
 
   /**
@@ -201,7 +201,7 @@ export class KvCache {
     this.lifetime.enter('discard a batch');
     checkFence('KvCache.discard', fence, this.driver);
     this.#parts.steps.discard(batch, fence);
-    this.#hearFences();
+    this.#pollFences();
   }
 
   /** The engine's work up to and including its step `step` is over: fences of steps up to it pass. */
@@ -209,7 +209,7 @@ export class KvCache {
     checkInteger('KvCache.completeStep', 'step', step);
     this.lifetime.enter('complete a step');
     this.#parts.memory.fences.completeStep(step);
-    this.#hearFences();
+    this.#pollFences();
   }
 
   /**
@@ -336,7 +336,7 @@ export class KvCache {
     await Promise.all(this.lifetime.schedulers.map((scheduler) => scheduler.close(options)));
     const { memory, leases } = this.#parts;
     if (!this.isClosed) {
-      memory.late.attempt(() => {
+      memory.background.attempt(() => {
         memory.fences.finish();
         leases.pollRetirement();
       });
@@ -357,7 +357,7 @@ export class KvCache {
    */
   close(): void {
     if (this.lifetime.isClosed) return;
-    const { memory: { native, views, late, slots, fences }, side, closeSide, ownsPool } = this.#parts;
+    const { memory: { native, views, background, slots, fences }, side, closeSide, ownsPool } = this.#parts;
     if (this.lifetime.beginClose()) {
       this.#parts.tiers?.end();
       slots.endAll();
@@ -371,7 +371,7 @@ export class KvCache {
     native.close();
     this.pool.removeUser(this.#membership.memory);
     if (ownsPool) this.pool.close();
-    else late.attempt(() => this.pool.keepToBudget());
+    else background.attempt(() => this.pool.keepToBudget());
     this.lifetime.endClose();
     unclosed.unregister(this);
   }
@@ -384,9 +384,9 @@ export class KvCache {
     return this.shutdown();
   }
 
-  #hearFences(): void {
+  #pollFences(): void {
     const { leases, memory } = this.#parts;
-    if (leases.waiting > 0) memory.late.attempt(() => { leases.pollRetirement(); });
+    if (leases.waiting > 0) memory.background.attempt(() => { leases.pollRetirement(); });
   }
 
   /** Before a commit, where it does more than a step of steady decode. */

@@ -111,16 +111,16 @@ function openParts(
   read: ReadKvCacheOptions, cache: object, { native, pool, layout, slots, fences }: OpenMemory, ownsPool: boolean,
 ): CacheParts {
   const { guard } = pool;
-  const late = new BackgroundErrors(cache);
+  const background = new BackgroundErrors(cache);
   const memory = new SlotMemory({
-    native, pool, layout, slots, fences, views: new SlotViews(native, cache, late), late,
+    native, pool, layout, slots, fences, views: new SlotViews(native, cache, background), background,
     isScrubbed: read.scrub !== 'off',
   });
-  const options = guarded(read.prefixCache, guard, late);
+  const options = guarded(read.prefixCache, guard, background);
   const { index, encoder, events, texts, selected } = openIndex(options, cache, memory);
   const registry = new RowRegistry(memory, index);
   const { side, closeMemory: closeSide } = openSideTensors(sideToOpen(read, pool, layout), {
-    nodes: index.texts.tree.nodes, withheld: index.withheld, lengths: slots, late, capacity: pool.capacity,
+    nodes: index.texts.tree.nodes, withheld: index.withheld, lengths: slots, background, capacity: pool.capacity,
     owner: cache,
   });
   for (const { cover } of side.all) index.listen(cover);
@@ -209,7 +209,7 @@ interface OpenIndex {
 
 /** The index of the cache's groups of rows. With `off` it holds nothing after a release, and shares only what forks. */
 function openIndex(
-  options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, late, pool }: SlotMemory,
+  options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, background, pool }: SlotMemory,
 ): OpenIndex {
   const hashSeed = randomInt(2 ** 48 - 1);
   const selected: OpenIndex['selected'] = { of: () => undefined };
@@ -226,7 +226,7 @@ function openIndex(
     arithmetic: groups, ...bounds, policy, endValues, now, hashSeed,
     selected: (domain, extent) => selected.of(domain, extent),
     budgetRows: () => Math.floor(pool.memoryBudgetBytes / pool.pageBytes) / layout.pagesFor(layout.groupRows),
-    onPolicyFailure: (error) => late.report(error),
+    onPolicyFailure: (error) => background.report(error),
   });
   const texts: TextSource[] = [index];
   const encoder =
@@ -241,13 +241,13 @@ function openIndex(
  * is a late error.
  */
 function guarded(
-  options: ReadPrefixCacheOptions | 'off', guard: PolicyGuard, late: BackgroundErrors,
+  options: ReadPrefixCacheOptions | 'off', guard: PolicyGuard, background: BackgroundErrors,
 ): ReadPrefixCacheOptions | 'off' {
   if (options === 'off') return options;
   const clock = guard.wrap('prefixCache.now', options.now);
   let time = 0;
   const now = (): number => {
-    late.attempt(() => time = checkTime(clock(), 'KvCache', 'prefixCache.now'));
+    background.attempt(() => time = checkTime(clock(), 'KvCache', 'prefixCache.now'));
     return time;
   };
   return { ...options, policy: guardedEviction(options.policy, guard), now };

@@ -94,9 +94,9 @@ export class CacheStatistics {
   }
 
   counts(): CacheCounts {
-    const { native, pool, slots: numbers, layout, late } = this.#memory;
+    const { native, pool, slots: numbers, layout, background } = this.#memory;
     const { index } = this.#cached;
-    late.attempt(() => {
+    background.attempt(() => {
       this.#cached.flushBesideWithheld();
     });
     const slots = [0, 0, 0];
@@ -128,10 +128,11 @@ export class CacheStatistics {
   }
 
   metrics(): CacheMetrics {
-    const { native, late } = this.#memory;
+    const { native, background } = this.#memory;
     this.#memory.synchronize();
     return {
-      ...native.counters(), acquired: this.#leases.acquired, released: this.#leases.released, lateErrors: late.count,
+      ...native.counters(), acquired: this.#leases.acquired, released: this.#leases.released,
+      lateErrors: background.count,
       droppedRequests: this.#memory.news[cacheNews.droppedRequests]!,
     };
   }

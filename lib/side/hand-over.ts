@@ -62,7 +62,7 @@ export class HandOver {
    */
   get arrivedTokens(): number {
     const { tokens } = this;
-    this.#side.hear();
+    this.#side.pollCopies();
     return this.#tensors.reduce((least, { writes }) => Math.min(least, writes.arrived[this.#sideSlot]!), tokens);
   }
 

@@ -39,7 +39,7 @@ export interface SideCollaborators {
   readonly nodes: NodeTable;
   readonly withheld: WithheldNodes;
   readonly lengths: SlotLengths;
-  readonly late: BackgroundErrors;
+  readonly background: BackgroundErrors;
   readonly capacity: ChangeSignal;
   readonly owner: object;
 }
@@ -52,7 +52,7 @@ export interface OpenSide {
 
 /** Throws KV_INVALID_OPTION, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
 export function openSideTensors(
-  given: SideTensorsToOpen, { nodes, withheld, lengths, late, capacity, owner }: SideCollaborators,
+  given: SideTensorsToOpen, { nodes, withheld, lengths, background, capacity, owner }: SideCollaborators,
 ): OpenSide {
   const { tensors: shapes, slots, driver, handOverSlots } = given;
   const { sideDriver } = given;
@@ -75,10 +75,10 @@ export function openSideTensors(
       };
       const open = openTensor(shape, on, given, budget.bytes);
       memories.push(open);
-      tensors.push(new SideTensor(open, { nodes, withheld, late, owner, copies, makeRoom }));
+      tensors.push(new SideTensor(open, { nodes, withheld, background, owner, copies, makeRoom }));
     }
     return {
-      side: new SideTensors({ tensors, sideSlots, budget, copies, slots: lengths, late, capacity }), closeMemory,
+      side: new SideTensors({ tensors, sideSlots, budget, copies, slots: lengths, background, capacity }), closeMemory,
     };
   } catch (error) {
     closeMemory();

@@ -23,7 +23,7 @@ import { SideWrites } from './side-writes.js';
 export interface SideTensorParts {
   readonly nodes: NodeTable;
   readonly withheld: WithheldNodes;
-  readonly late: BackgroundErrors;
+  readonly background: BackgroundErrors;
   /** What views keep alive. */
   readonly owner: object;
   /** Copies from the device to this cache's side tensors. */
@@ -63,11 +63,11 @@ export class SideTensor {
    */
   readonly #overlong = new Set<number>();
   /** Idle slots that map more than texts hold. */
-  readonly #overfull = new Set<number>();
+  readonly #mustShrink = new Set<number>();
   readonly #isSpare = (page: number): boolean => this.#pages.usersOf(page) === 0;
   readonly #pair = new Int32Array(2);
 
-  constructor(open: SideMemory, { nodes, withheld, late, owner, copies, makeRoom }: SideTensorParts) {
+  constructor(open: SideMemory, { nodes, withheld, background, owner, copies, makeRoom }: SideTensorParts) {
     const { native, rows, arithmetic, slotPages } = open;
     this.open = open;
     this.#native = native;
@@ -82,7 +82,7 @@ export class SideTensor {
       cover: this.cover, pages: this.#pages, isQuarantined: (slot) => this.isQuarantined(slot),
       makeRoom: (pages) => makeRoom(this, pages),
     });
-    this.views = new SideViews(open, owner, late);
+    this.views = new SideViews(open, owner, background);
     this.writes = new SideWrites(open, copies);
     this.#copies = copies;
     this.#earmarked = new Int32Array(rows.length);
@@ -104,7 +104,7 @@ export class SideTensor {
   admit(slot: number, { tenant, tokens, earmarkedTokens }: SideAdmission): void {
     const shared = this.found.sharedPages(slot);
     if (shared < this.#pages.countOf(slot)) this.#shrink(slot, shared);
-    this.#overfull.delete(slot);
+    this.#mustShrink.delete(slot);
     this.#pages.use(slot);
     try {
       const earmarked = this.#arithmetic.rowsFor(earmarkedTokens);
@@ -131,7 +131,7 @@ export class SideTensor {
     this.writes.set(slot, 0);
     this.#overlong.delete(slot);
     this.#pages.idle(slot);
-    this.#overfull.add(slot);
+    this.#mustShrink.add(slot);
   }
 
   /**
@@ -225,7 +225,7 @@ export class SideTensor {
     const count = this.#arithmetic.rowsFor(this.writes.written[from]!);
     const table = this.#pages.tableOf(from);
     this.#shrink(to, 0);
-    this.#overfull.delete(to);
+    this.#mustShrink.delete(to);
     this.#pages.keep(from, 0, count);
     this.#pages.use(to);
     try {
@@ -258,9 +258,9 @@ export class SideTensor {
     for (let at = 0; at < dropped.count; at += 1) {
       const page = dropped.row(at);
       if (!this.#pages.isUsed(page) || this.cover.isHolding(page)) continue;
-      const isIdle = (slot: number): boolean => !this.#pages.isInUse(slot) && !this.#overfull.has(slot);
+      const isIdle = (slot: number): boolean => !this.#pages.isInUse(slot) && !this.#mustShrink.has(slot);
       for (let slot = this.#pages.mapperOf(page, isIdle); slot >= 0; slot = this.#pages.mapperOf(page, isIdle)) {
-        this.#overfull.add(slot);
+        this.#mustShrink.add(slot);
       }
       this.#pages.endIfUnused(page);
     }
@@ -273,10 +273,10 @@ export class SideTensor {
         failure ??= { error };
       }
     }
-    for (const slot of this.#overfull) {
+    for (const slot of this.#mustShrink) {
       try {
         if (!this.isQuarantined(slot)) this.#shrink(slot, this.#heldPages(slot));
-        this.#overfull.delete(slot);
+        this.#mustShrink.delete(slot);
       } catch (error) {
         failure ??= { error };
       }

@@ -32,7 +32,7 @@ export interface SideTensorsParts {
   readonly budget: SideBudget;
   readonly copies: SideCopies;
   readonly slots: SlotLengths;
-  readonly late: BackgroundErrors;
+  readonly background: BackgroundErrors;
   /** Wakes callers that wait for slots or pages of the cache. */
   readonly capacity: ChangeSignal;
 }
@@ -88,14 +88,14 @@ export class SideTensors {
   readonly slots: SlotLengths;
   /** By slot: tokens up to which its sequence may write now, in all tensors that it carries. Read only. */
   readonly ready: Int32Array;
-  readonly #late: BackgroundErrors;
+  readonly #background: BackgroundErrors;
   readonly #capacity: ChangeSignal;
   /** By side slot: tokens up to which views have been handed out. */
   readonly #handed: Int32Array;
   #time = 0;
   #isClosed = false;
 
-  constructor({ tensors, sideSlots, budget, copies, slots, late, capacity }: SideTensorsParts) {
+  constructor({ tensors, sideSlots, budget, copies, slots, background, capacity }: SideTensorsParts) {
     this.all = tensors;
     this.everything = 2 ** tensors.length - 1;
     this.infos = Object.freeze(tensors.map(({ open: { name, width, dtype, tokenBytes, pool } }) =>
@@ -105,7 +105,7 @@ export class SideTensors {
     this.budget = budget;
     this.copies = copies;
     this.slots = slots;
-    this.#late = late;
+    this.#background = background;
     this.#capacity = capacity;
     this.ready = new Int32Array(sideSlots.of.length).fill(alwaysReady);
     this.#handed = new Int32Array(sideSlots.count);
@@ -113,7 +113,7 @@ export class SideTensors {
 
   /** Whether it is SideTensors that a cache made. */
   static isInstance(value: unknown): value is SideTensors {
-    return typeof value === 'object' && value !== null && #late in value;
+    return typeof value === 'object' && value !== null && #background in value;
   }
 
   /** Of a text's first `tokens` tokens, which end in `node`, how many all tensors of `needs` have. */
@@ -164,7 +164,7 @@ export class SideTensors {
     if (needs === 0) return;
     const admitted: SideTensor[] = [];
     let side = -1;
-    this.#late.attempt(() => {
+    this.#background.attempt(() => {
       this.endDropped();
     });
     try {
@@ -243,7 +243,7 @@ export class SideTensors {
         this.ready[slot] = ready;
       }
     } catch (error) {
-      for (const [tensor, side, pages] of mapped) this.#late.attempt(() => { tensor.undo(side, pages); });
+      for (const [tensor, side, pages] of mapped) this.#background.attempt(() => { tensor.undo(side, pages); });
       for (let index = 0; index < length; index += 1) {
         if (this.sideSlots.of[slots[index]!]! >= 0) this.ready[slots[index]!] = 0;
       }
@@ -281,9 +281,9 @@ export class SideTensors {
   }
 
   /** Hears what has arrived from the device. Never throws: what fails is reported in the background. */
-  hear(): void {
+  pollCopies(): void {
     if (this.copies.isIdle) return;
-    this.#late.attempt(() => { this.copies.poll(); });
+    this.#background.attempt(() => { this.copies.poll(); });
   }
 
   /** The index has heard of the path's commits: what the slot has written of them is cached. */
@@ -439,14 +439,14 @@ export class SideTensors {
       if ((this.sideSlots.tensorsIn(side) & 2 ** number) === 0) return;
       const tokens = leases.reduce(
         (most, tensors, index) => ((tensors & 2 ** number) === 0 ? most : Math.max(most, ends[index]!)), 0);
-      this.#late.attempt(() => { tensor.keepFirst(side, tokens, hasViews); });
+      this.#background.attempt(() => { tensor.keepFirst(side, tokens, hasViews); });
     });
-    this.#late.attempt(() => { this.endDropped(); });
+    this.#background.attempt(() => { this.endDropped(); });
   }
 
   #giveBack(side: number, tensors: number): void {
     for (const tensor of this.#in(tensors)) tensor.release(side);
-    this.#late.attempt(() => {
+    this.#background.attempt(() => {
       this.endDropped();
     });
   }

@@ -13,9 +13,9 @@ export class SideViews {
   #isVisible = false;
 
   /** @param owner What views keep alive. */
-  constructor(open: SideMemory, owner: object, late: BackgroundErrors) {
+  constructor(open: SideMemory, owner: object, background: BackgroundErrors) {
     this.#open = open;
-    this.#views = new SlotViews(open.native, owner, late, { copies: !open.pool.driver.info.hasStreams });
+    this.#views = new SlotViews(open.native, owner, background, { copies: !open.pool.driver.info.hasStreams });
     this.#tensor =
       { reservation: 0, offsetBytes: 0, dtype: open.dtype, strides: { elementBytes: open.tokenBytes / open.width } };
   }

@@ -135,7 +135,7 @@ export class Demotions {
       else this.#unstored += 1;
     } catch (error) {
       this.#unstored += 1;
-      this.#memory.late.report(error);
+      this.#memory.background.report(error);
     } finally {
       this.#underWay -= 1;
     }

@@ -7,7 +7,7 @@ import { FreeTime, type LoadClock, type PrefillRate } from './load-estimate.js';
 import type { OpenTier } from './open-tier.js';
 import type { TierSet } from './tier-set.js';
 import type { PromotionEnd, PromotionRequest } from './promotion.js';
-import { Patience } from './promotion-load.js';
+import { LoadDeadline } from './promotion-load.js';
 
 /** Whose text it is, and what bounds the wait. */
 export type FindRequest = Pick<PromotionRequest, 'domain' | 'text' | 'isHint' | 'deadlineMs'>;
@@ -51,7 +51,7 @@ export class ForeignBlocks {
           break;
         }
         const computeMs = this.#prefill.milliseconds(text.length - from * this.#tiers.keys.blockTokens);
-        const mostMs = Patience.findMs(request, open.finds.leastMs, computeMs) - waitedMs;
+        const mostMs = LoadDeadline.findMs(request, open.finds.leastMs, computeMs) - waitedMs;
         const found = await this.#ask(open, keys.slice(from), { mostMs, limit, clock });
         waitedMs += found.waitedMs;
         if (typeof found.blocks === 'string') unasked ??= found.blocks;
@@ -81,13 +81,13 @@ export class ForeignBlocks {
     const abort = (): void => { cancel.abort(limit.reason); };
     limit.addEventListener('abort', abort, { once: true });
     if (limit.aborted) abort();
-    const patience = new Patience(late, clock);
-    if (mostMs > 0) patience.last(mostMs);
+    const loadDeadline = new LoadDeadline(late, clock);
+    if (mostMs > 0) loadDeadline.last(mostMs);
     else late.abort();
     try {
       const answer = open.find(keys, cancel.signal).then((blocks) => blocks ?? 'unreachable');
       const blocks = await Promise.race([answer, over]);
-      const waitedMs = patience.end();
+      const waitedMs = loadDeadline.end();
       if (blocks !== undefined) open.finds.answered(waitedMs);
       else if (!cancel.signal.aborted) measureFind(open, answer, waitedMs, clock);
       return { blocks: blocks ?? 'recompute-cheaper', waitedMs };

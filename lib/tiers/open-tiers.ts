@@ -59,13 +59,13 @@ export interface CacheBesideTiers {
 export function openTiers(
   { memory, leases, steps, sharing, cached, finished, encoder }: CacheBesideTiers, rules: CacheTiersRules,
 ): CacheTiers {
-  const { late, layout: { tensors } } = memory;
+  const { background, layout: { tensors } } = memory;
   const probes = probesOf(tensors, rules.importance);
   const tensorTokenBytes = tensors.map(({ tokenBytes }) => tokenBytes);
   const stripeTokenBytes = [...tensorTokenBytes, ...probes.map(({ tokenBytes }) => tokenBytes)];
   const keys = new BlockKeys(tensors, rules.blockTokens ?? defaultBlockTokens(tensorTokenBytes));
   const means = new ImportanceMeans();
-  const report = (error: unknown): void => { late.report(error); };
+  const report = (error: unknown): void => { background.report(error); };
   const set = new TierSet({
     tiers: rules.tiers, keys, namespace: namespaceOf(rules, keys), stripeTokenBytes, names: encoder,
     importantTokens: ({ key, tokens }) => means.sumOf(key) ?? tokens.length,

@@ -23,7 +23,7 @@ const mostLoads = 2;
 /** What a promotion's parts share: the request, and what ends it. */
 export interface Attempt extends PromotionRequest {
   readonly limit: AbortController;
-  readonly patience: Patience;
+  readonly loadDeadline: LoadDeadline;
   /** Resolves when `limit` is reached. */
   readonly over: Promise<void>;
 }
@@ -146,16 +146,16 @@ class TextLoad {
 
   /** Begins to load the next blocks that come, or ends where they come too late. */
   async #beginNext(): Promise<void> {
-    const { attempt, attempt: { patience, limit: { signal }, over }, wanted: { tried } } = this.#options;
+    const { attempt, attempt: { loadDeadline, limit: { signal }, over }, wanted: { tried } } = this.#options;
     const next = this.#blocks[this.#begun]!;
     const arriving = this.#fetches.next(this.#begun);
     const open = this.#tiers.sources().of(next);
     const loadMs = open?.estimate.milliseconds(this.#planned.get(open) ?? 0) ?? 0;
-    patience.last(Patience.answerMs(attempt, open?.estimate, {
+    loadDeadline.last(LoadDeadline.answerMs(attempt, open?.estimate, {
       loadMs, computeMs: this.#computeMs, isTrial: open !== undefined && open === tried,
     }));
     await Promise.race([arriving, over]);
-    const waitedMs = patience.end();
+    const waitedMs = loadDeadline.end();
     if (signal.aborted) {
       this.#end = signal.reason as PromotionEnd;
       this.#leave(open, this.#tiers.bytesOf(next.tokens.length));
@@ -435,7 +435,7 @@ const share = 0.05;
 const firstAnswerMs = 250;
 
 /** Ends a promotion that has waited too long. Time in which this thread computed is none. */
-export class Patience {
+export class LoadDeadline {
   readonly #limit: AbortController;
   readonly #clock: LoadClock;
   #time: FreeTime | undefined;

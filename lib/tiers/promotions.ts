@@ -14,7 +14,7 @@ import type { TierSet } from './tier-set.js';
 import type { CachedRows } from '../cache/cached-rows.js';
 import { ForeignBlocks, type FindRequest, type Unasked } from './foreign-blocks.js';
 import { PromotionTotals, type Promotion, type PromotionEnd, type PromotionRequest } from './promotion.js';
-import { type Attempt, Patience, PromotionLoads, type WantedBlocks } from './promotion-load.js';
+import { type Attempt, LoadDeadline, PromotionLoads, type WantedBlocks } from './promotion-load.js';
 import type { Transfers } from './transfers.js';
 
 /** Promotions that load at the same time; others wait for one of them. */
@@ -77,11 +77,11 @@ export class Promotions {
     const abort = (): void => { limit.abort('aborted'); };
     request.signal?.addEventListener('abort', abort, { once: true });
     if (request.signal?.aborted === true) abort();
-    const patience = new Patience(limit, this.clock);
+    const loadDeadline = new LoadDeadline(limit, this.clock);
     const beganMs = this.clock.now();
     try {
       const promotion = {
-        ...await this.#promote({ ...request, limit, patience, over: aborted(limit.signal) }),
+        ...await this.#promote({ ...request, limit, loadDeadline, over: aborted(limit.signal) }),
         milliseconds: this.clock.now() - beganMs,
       };
       const { domain, text, isHint, isPlacement } = request;
@@ -95,7 +95,7 @@ export class Promotions {
       this.#limits.delete(limit);
       this.#placements.delete(limit);
       stopTimer?.();
-      patience.end();
+      loadDeadline.end();
       request.signal?.removeEventListener('abort', abort);
     }
   }
@@ -137,7 +137,7 @@ export class Promotions {
       const same = this.#running.get(first.key); // another prompt with the same text
       if (same !== undefined || this.#running.size >= mostPromotions || (isHint && this.#hints >= mostHints)) {
         const computeMs = this.prefill.milliseconds(now.tokens);
-        const answerMs = Patience.answerMs(attempt, sources.of(first)?.estimate, {
+        const answerMs = LoadDeadline.answerMs(attempt, sources.of(first)?.estimate, {
           loadMs: now.loadMs, computeMs, isTrial: false,
         });
         // Worth a wait is what another's load of this text brings, or what one of its own would spare.
@@ -177,11 +177,11 @@ export class Promotions {
    * longer than `mostMs` says in all. Returns how long.
    */
   async #await(
-    { patience, over, isPlacement }: Attempt, loads: readonly Running[], answerMs: number, mostMs: () => number,
+    { loadDeadline, over, isPlacement }: Attempt, loads: readonly Running[], answerMs: number, mostMs: () => number,
   ): Promise<number> {
     const arrivals = (): number => loads.reduce((sum, load) => sum + load.arrivals, 0);
     let seen = arrivals();
-    patience.last(Math.min(answerMs, mostMs()), (waitedMs) => {
+    loadDeadline.last(Math.min(answerMs, mostMs()), (waitedMs) => {
       if (arrivals() === seen) return 0;
       seen = arrivals();
       return Math.min(answerMs, mostMs() - waitedMs);
@@ -190,7 +190,7 @@ export class Promotions {
     this.#waiting += waiting;
     await Promise.race([...loads.map(({ loading }) => loading), over]).catch(() => { /* it was told elsewhere */ });
     this.#waiting -= waiting;
-    return patience.end();
+    return loadDeadline.end();
   }
 
   /**

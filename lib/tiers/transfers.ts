@@ -112,7 +112,7 @@ export class Transfers {
     try {
       return this.open(prompt, prompt.text.length, false);
     } catch (error) {
-      this.#memory.late.report(error);
+      this.#memory.background.report(error);
       return undefined;
     }
   }
@@ -217,7 +217,7 @@ export class Transfers {
     if (this.#open.size === 0) return false;
     this.#copies.cancel();
     for (const transfer of [...this.#open]) {
-      this.#memory.late.attempt(() => {
+      this.#memory.background.attempt(() => {
         this.close(transfer);
       });
       this.interrupted += 1;

@@ -87,7 +87,7 @@ export class RaisedTexts {
       try {
         await this.#raise(next);
       } catch (error) {
-        this.#memory.late.report(error);
+        this.#memory.background.report(error);
       }
       this.#waiting.delete(key);
     }

@@ -73,7 +73,7 @@ export class Selections {
       rules: selected.rules, check, rows: new BlockRows(this.texts.tiers, blocks, this.#stripeTokenBytes, totals),
       layers: this.#layers, totals,
       notes: this.followers.notesOf(selected, blocks, domain, exactTokens), from: exactTokens, to: selected.tokens,
-      report: (error) => { this.#memory.late.report(error); }, ended: () => { this.#running.delete(slot); },
+      report: (error) => { this.#memory.background.report(error); }, ended: () => { this.#running.delete(slot); },
     });
     this.#running.set(slot, selection);
     return selection;
