@@ -2,7 +2,15 @@
 // holds the start of the prompt already is adopted; else whole groups of rows are aliased; the tokens of the last,
 // partly matching group are copied. What cannot be had is found out before anything changes.
 //
-// Owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what mapped.
+// The five ranges of a request's slot, from its first token on; each may be empty:
+//
+//   0         adoptedTokens      + aliasedTokens      + copiedTokens       promptTokens
+//   |  adopted  |     aliased      |      copied        |   to compute     |  ahead →
+//   | mapped    | other slots' or  | own rows; bytes of | own rows, set    | own rows, asked of
+//   | there     | cached rows      | a partly equal row | aside (`reserve`)| the mapper (`growth`)
+//   └──────────────── cachedTokens ─────────────────────┘
+//
+// Admission owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what mapped.
 
 import { createError, isKvError } from '../base/errors.js';
 import { cacheNews } from '../device/native.js';
@@ -13,9 +21,65 @@ import type { SideRequest, SideTensors } from '../side/side-tensors.js';
 import type { CachedRows } from './cached-rows.js';
 import { compareFit } from './slot-choice.js';
 import type { RowSharing } from './row-sharing.js';
-import type { IdleRows, RowSupply, TailCopy } from './row-supply.js';
+import type { RowSupply, TailCopy } from './row-supply.js';
 import { GivenFence } from './slot-fences.js';
 import { noForeignRow, sharedTails, type SlotMemory } from './slots.js';
+
+// What a sequence asks for when it wants a slot, and what it gets. Types only.
+
+/** A prompt whose prefix may be cached. */
+export interface Prompt {
+  readonly domain: PrefixDomain;
+  readonly text: Int32Array;
+  readonly canRead: boolean;
+  readonly canWrite: boolean;
+  readonly priority: number;
+}
+
+/**
+ * Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes.
+ */
+export interface CachedBy {
+  /** Tokens that came with an idle slot that held them. */
+  readonly adoptedTokens: number;
+  /** Tokens whose rows were mapped under the slot. */
+  readonly aliasedTokens: number;
+  /** Tokens that were copied. */
+  readonly copiedTokens: number;
+}
+
+export interface AdmissionRequest {
+  readonly promptTokens: number;
+  /** Whether pages for all of them are set aside. */
+  readonly isEarmarked: boolean;
+  /** Number of the tenant, for scrubbing. */
+  readonly tenant: bigint;
+  readonly prompt: Prompt | undefined;
+  /** Side tensors that the sequence carries, as bits. */
+  readonly needs: number;
+  /** On which the sequence's work will be queued, if that was said. */
+  readonly stream: bigint | undefined;
+  /** Whether the cache itself asks, to move K and V: counted apart, and no use of the text. */
+  readonly isTransfer: boolean;
+}
+
+export interface Admitted {
+  readonly slot: number;
+  readonly cachedTokens: number;
+  readonly cachedBy: CachedBy;
+  /**
+   * Tokens of the prompt, from its start, that running sequences have computed or are computing; 0 if no more than
+   * cached ones.
+   */
+  readonly pendingTokens: number;
+  /** What was kept at the end of the prompt; only when all of it is cached. */
+  readonly keptValue: unknown;
+}
+
+/** Texts that the policy is asked for. More save more mappings, and stray further from its order. */
+const candidates = 8;
+/** Rows that are evicted beyond need, at most: as a share of those that need not be mapped for it. */
+const excessShare = 1 / 4;
 
 /** What is cached of a prompt, and the cheapest way to it. */
 interface Plan {
@@ -63,7 +127,7 @@ export class Admission {
   readonly #cached: CachedRows;
   readonly #sharing: RowSharing;
   readonly #side: SideTensors;
-  readonly #takeOver: TakeOver;
+  readonly #leaves = new Int32Array(candidates);
   #ids = new Int32Array(64);
 
   constructor(memory: SlotMemory, supply: RowSupply, cached: CachedRows, sharing: RowSharing, side: SideTensors) {
@@ -72,7 +136,6 @@ export class Admission {
     this.#cached = cached;
     this.#sharing = sharing;
     this.#side = side;
-    this.#takeOver = new TakeOver(memory, supply, cached);
   }
 
   /**
@@ -149,7 +212,7 @@ export class Admission {
     const promptRows = layout.rowsFor(promptTokens);
     const earmarkedRows = isEarmarked ? promptRows : 0;
     if (plan.tokens === 0 && layout.pagesFor(earmarkedRows) > news[cacheNews.availablePages]!) {
-      this.#takeOver.evictWholeText(promptRows);
+      this.#evictWholeText(promptRows);
     }
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
@@ -193,7 +256,7 @@ export class Admission {
       if (slot >= 0) return { ...plan, groups, adoptedSlot: slot, adoptedGroups: groups, copiedId: -1, sourcePages: 0 };
     }
     // A copy cannot be put behind a step of the engine: what it may still be writing is not found yet.
-    const writers = tailRow < 0 ? noSlots : this.#sharing.copies.writersOf(tailRow);
+    const writers = tailRow < 0 ? noSlots : this.#sharing.writersOf(tailRow);
     if (writers.some((writer) => this.#memory.fences.writtenStep(writer) >= 0)) {
       hit.limitTo(this.#memory.groups.tokensIn(wholeRows));
       return this.#plan(hit);
@@ -242,7 +305,7 @@ export class Admission {
         rows: copy.tokens > 0 ? cachedRows : 0, earmarkedRows,
       });
       if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
-      if (copy.stream !== undefined) this.#sharing.copies.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
+      if (copy.stream !== undefined) this.#sharing.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
       if (needs !== 0) this.#side.retire(slot);
       registry.leave(slot, plan.adoptedGroups);
@@ -283,7 +346,7 @@ export class Admission {
   #copyFor(slot: number, stream: bigint | undefined, { tokens, copiedId, writers }: Plan, rows: number): Copy {
     if (copiedId < 0) return noCopy;
     const fences = this.#memory.fences;
-    const source = writers.length === 0 ? -1 : this.#sharing.copies.sourceOf(copiedId, slot, rows);
+    const source = writers.length === 0 ? -1 : this.#sharing.sourceOf(copiedId, slot, rows);
     if (source < 0 || stream === undefined) {
       for (const writer of writers) fences.waitWritten(writer, 'copy from');
       return { source: -1, id: copiedId, rows, tokens, stream: undefined, usedSlots: [] };
@@ -315,45 +378,16 @@ export class Admission {
     const aliasedTokens = adoptedGroups === groups ? 0 : Math.min(tokens, arithmetic.tokensIn(groups)) - adoptedTokens;
     return { adoptedTokens, aliasedTokens, copiedTokens: tokens - adoptedTokens - aliasedTokens };
   }
-}
-
-/** What a sequence begins with in its side tensors, where its text ends in `node`. */
-function sideRequest(
-  { tokens }: Plan, { promptTokens, isEarmarked, needs, tenant }: AdmissionRequest, node: number,
-): SideRequest {
-  return { node, tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, needs, tenant };
-}
-
-// TakeOver: which cached text makes way for a new one as a whole, so that the new one gets its slot with the rows
-// mapped there: nothing is mapped or unmapped then. The eviction policy names the texts that may go, and of those the
-// one is chosen whose rows fit the prompt.
-//
-// Owns no state.
-
-/** Texts that the policy is asked for. More save more mappings, and stray further from its order. */
-const candidates = 8;
-/** Rows that are evicted beyond need, at most: as a share of those that need not be mapped for it. */
-const excessShare = 1 / 4;
-
-export class TakeOver {
-  readonly #memory: SlotMemory;
-  readonly #supply: RowSupply;
-  readonly #cached: CachedRows;
-  readonly #leaves = new Int32Array(candidates);
-
-  constructor(memory: SlotMemory, supply: RowSupply, cached: CachedRows) {
-    this.#memory = memory;
-    this.#supply = supply;
-    this.#cached = cached;
-  }
 
   /**
-   * Where a text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their
+   * Which cached text makes way for a new one as a whole, so that the new one gets its slot with the rows mapped there:
+   * the eviction policy names the texts that may go, and of those the one is chosen whose rows fit the prompt. Where a
+   * text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their
    * rows.
    */
-  evictWholeText(promptRows: number): void {
+  #evictWholeText(promptRows: number): void {
     if (!this.#memory.slots.hasFree()) return;
-    const missing = this.#missing(promptRows);
+    const missing = this.#missingPages(promptRows);
     if (missing <= 0) return;
     const leaf = this.#bestLeaf(promptRows, missing);
     if (leaf < 0) {
@@ -362,7 +396,7 @@ export class TakeOver {
     }
     this.#cached.index.evictLeaf(leaf);
     this.#cached.endDropped();
-    const left = this.#missing(promptRows);
+    const left = this.#missingPages(promptRows);
     if (left > 0) this.#cached.evictInPlace(left);
   }
 
@@ -370,7 +404,7 @@ export class TakeOver {
    * Pages that the prompt lacks beside the fullest slot without content, and that only eviction gives; 0 or less: none,
    * or not even so.
    */
-  #missing(promptRows: number): number {
+  #missingPages(promptRows: number): number {
     const { layout, slots, news } = this.#memory;
     const fullest = this.#cached.choice.fullestBlank();
     const lackingPages = (): number => layout.pagesBetween(fullest < 0 ? 0 : slots.rows[fullest]!, promptRows);
@@ -390,7 +424,7 @@ export class TakeOver {
     let bestRows = 0;
     for (let at = 0; at < count; at += 1) {
       const leaf = this.#leaves[at]!;
-      const rows = this.#rowsOf(leaf);
+      const rows = this.#rowsOfText(leaf);
       const gained = Math.min(rows, promptRows) - blankRows;
       if (gained <= 0 || rows - missingRows > excessShare * gained) continue;
       if (best >= 0 && compareFit(rows, bestRows, promptRows) >= 0) continue;
@@ -404,7 +438,7 @@ export class TakeOver {
    * Rows of an idle slot that hold this text and no other, from the first on; 0: there is none, or other slots map some
    * of them.
    */
-  #rowsOf(leaf: number): number {
+  #rowsOfText(leaf: number): number {
     const { index, choice, registry } = this.#cached;
     const lastRow = index.lastRowOfWhole(leaf);
     const slot = lastRow < 0 ? -1 : choice.freeEndingIn(lastRow);
@@ -413,55 +447,11 @@ export class TakeOver {
   }
 }
 
-// What a sequence asks for when it wants a slot, and what it gets. Types only.
-
-/** A prompt whose prefix may be cached. */
-export interface Prompt {
-  readonly domain: PrefixDomain;
-  readonly text: Int32Array;
-  readonly canRead: boolean;
-  readonly canWrite: boolean;
-  readonly priority: number;
-}
-
-/**
- * Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes.
- */
-export interface CachedBy {
-  /** Tokens that came with an idle slot that held them. */
-  readonly adoptedTokens: number;
-  /** Tokens whose rows were mapped under the slot. */
-  readonly aliasedTokens: number;
-  /** Tokens that were copied. */
-  readonly copiedTokens: number;
-}
-
-export interface AdmissionRequest {
-  readonly promptTokens: number;
-  /** Whether pages for all of them are set aside. */
-  readonly isEarmarked: boolean;
-  /** Number of the tenant, for scrubbing. */
-  readonly tenant: bigint;
-  readonly prompt: Prompt | undefined;
-  /** Side tensors that the sequence carries, as bits. */
-  readonly needs: number;
-  /** On which the sequence's work will be queued, if that was said. */
-  readonly stream: bigint | undefined;
-  /** Whether the cache itself asks, to move K and V: counted apart, and no use of the text. */
-  readonly isTransfer: boolean;
-}
-
-export interface Admitted {
-  readonly slot: number;
-  readonly cachedTokens: number;
-  readonly cachedBy: CachedBy;
-  /**
-   * Tokens of the prompt, from its start, that running sequences have computed or are computing; 0 if no more than
-   * cached ones.
-   */
-  readonly pendingTokens: number;
-  /** What was kept at the end of the prompt; only when all of it is cached. */
-  readonly keptValue: unknown;
+/** What a sequence begins with in its side tensors, where its text ends in `node`. */
+function sideRequest(
+  { tokens }: Plan, { promptTokens, isEarmarked, needs, tenant }: AdmissionRequest, node: number,
+): SideRequest {
+  return { node, tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, needs, tenant };
 }
 
 // SlotLeases: which sequence has which slot. Leases idle slots to new sequences and forks, and retires released ones
@@ -472,7 +462,7 @@ export interface Admitted {
 export class SlotLeases {
   readonly #memory: SlotMemory;
   readonly #admission: Admission;
-  readonly #idleRows: IdleRows;
+  readonly #supply: RowSupply;
   readonly #cached: CachedRows;
   readonly #sharing: RowSharing;
   /** Released slots that are not idle yet. */
@@ -480,10 +470,10 @@ export class SlotLeases {
   #acquired = 0;
   #released = 0;
 
-  constructor(memory: SlotMemory, admission: Admission, idleRows: IdleRows, cached: CachedRows, sharing: RowSharing) {
+  constructor(memory: SlotMemory, admission: Admission, supply: RowSupply, cached: CachedRows, sharing: RowSharing) {
     this.#memory = memory;
     this.#admission = admission;
-    this.#idleRows = idleRows;
+    this.#supply = supply;
     this.#cached = cached;
     this.#sharing = sharing;
   }
@@ -498,7 +488,7 @@ export class SlotLeases {
 
   /** Slots that wait for queued work before they are idle, or before they are rid of rows that they gave up. */
   get waiting(): number {
-    return this.#retiring.size + this.#sharing.givenUp.slots.size;
+    return this.#retiring.size + this.#sharing.waiting;
   }
 
   /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
@@ -553,7 +543,7 @@ export class SlotLeases {
       if (fence.isNone) background.attempt(() => this.pollRetirement()); // what its commits named may be over
       pool.capacity.raise(); // what was set aside for it, and fences to ask for
     }
-    this.#idleRows.keepEager();
+    this.#supply.keepEager();
   }
 
   /**
@@ -580,7 +570,7 @@ export class SlotLeases {
         this.#retiring.delete(slot);
         this.#becomeIdle(slot);
       }
-      this.#sharing.givenUp.unmapAll();
+      this.#sharing.unmapGivenUp();
     }
   }
 
@@ -631,7 +621,7 @@ export class SlotLeases {
     background.attempt(() => this.#cached.retire(slot));
     this.#cached.tokens.retire(slot);
     background.attempt(() => {
-      this.#idleRows.keepToLimit();
+      this.#supply.keepToLimit();
       pool.keepToBudget();
     });
     pool.capacity.raise();

@@ -1,33 +1,44 @@
 // RowSharing: how running sequences come to share rows and to have their own. It forks them, gives a sequence a row of
-// its own before it writes to one that must stay as it is, and takes back what a shortened sequence shares behind its
-// end. How rows end is CachedRows' and RowRegistry's part; it decides nothing, as the index finds and evicts.
+// its own before it writes to one that must stay as it is for another sequence or a cached text, and takes back what a
+// shortened sequence shares behind its end. How rows end is CachedRows' and RowRegistry's part; it decides nothing, as
+// the index finds and evicts.
 //
 // Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
 
 import { isKvError } from '../base/errors.js';
 import type { CachedRows } from './cached-rows.js';
-import type { RowRegistry } from './row-registry.js';
-import type { SequenceTokens } from './sequence-tokens.js';
 import { type Lease, noForeignRow, sharedTails, type SlotMemory, slotStates } from './slots.js';
 
+/** Where the pages of copies come from. */
+export interface CopyRoom {
+  /** Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them. */
+  withRoom(slot: number, pages: number, work: () => void): void;
+  /** Sets pages aside until the slot has `rows` rows. */
+  earmark(slot: number, rows: number): void;
+  /** Whether so many pages more can be had beside all that is asked for. */
+  canSpare(pages: number): boolean;
+}
+
 export class RowSharing {
-  readonly givenUp: GivenUpRows;
-  readonly copies: RowCopies;
   readonly #memory: SlotMemory;
   readonly #cached: CachedRows;
+  /** Running sequences' slots that still map rows which they gave up. */
+  readonly #givingUp = new Set<number>();
 
   constructor(memory: SlotMemory, cached: CachedRows) {
-    const { registry, tokens } = cached;
     this.#memory = memory;
     this.#cached = cached;
-    this.givenUp = new GivenUpRows(memory, registry);
-    this.copies = new RowCopies(memory, registry, tokens);
+  }
+
+  /** Slots that wait for queued work before rows that they gave up are unmapped there. */
+  get waiting(): number {
+    return this.#givingUp.size;
   }
 
   /** Before a slot is written to from its length on: pages that `makeWritable` takes. */
   detachPages(slot: number): number {
     const tail = this.#sharedTail(slot);
-    return tail < 0 ? 0 : this.copies.pagesFor(slot, tail);
+    return tail < 0 ? 0 : this.#copyPages(slot, tail);
   }
 
   /** Before the slots of a batch get memory: see `CachedRows.flushBesideWithheld`. */
@@ -69,8 +80,11 @@ export class RowSharing {
    * driver throws.
    */
   clearWay(slot: number, end: number): void {
+    const { layout, slots, fences } = this.#memory;
     this.#leaveBehind(slot);
-    this.givenUp.clear(slot, this.#memory.layout.rowsFor(end));
+    if (slots.foreignRow[slot]! >= layout.rowsFor(end)) return;
+    fences.wait(slot, 'write to');
+    this.#unmapGivenUp(slot);
   }
 
   /**
@@ -83,8 +97,8 @@ export class RowSharing {
     const { registry } = this.#cached;
     const tail = this.#sharedTail(slot);
     const rows = layout.rowsFor(slots.length[slot]!);
-    if (tail >= 0 && !this.copies.moveOthers(slot, tail, room)) {
-      this.copies.detach(slot, tail, room);
+    if (tail >= 0 && !this.#moveOthers(slot, tail, room)) {
+      this.#detach(slot, tail, room);
     } else if (registry.rowsOfLast(slot) > rows) { // it has taken tokens back that only it had: rows behind are its own
       registry.trim(slot, rows - (registry.named[slot]! - 1) * layout.groupRows);
     }
@@ -130,8 +144,8 @@ export class RowSharing {
       const rows = layout.rowsFor(tokens);
       const last = registry.named[slot]! - 1;
       if (registry.namedRows(slot) > rows && registry.numbers.mappers[registry.idsOf(slot)[last]!]! > 1) {
-        this.givenUp.add(slot, rows);
-        this.givenUp.unmap(slot);
+        this.#giveUp(slot, rows);
+        this.#unmapGivenUp(slot);
       }
     } finally {
       this.#cached.endDropped();
@@ -185,10 +199,10 @@ export class RowSharing {
     if (registry.isAlone(slot, first)) {
       registry.leave(slot, first);
     } else {
-      this.givenUp.add(slot, first * layout.groupRows);
+      this.#giveUp(slot, first * layout.groupRows);
       registry.giveUp(slot, first);
     }
-    this.givenUp.unmap(slot);
+    this.#unmapGivenUp(slot);
   }
 
   /** The group that holds the slot's last tokens and room for the next, if it must stay as it is; or -1. */
@@ -202,35 +216,11 @@ export class RowSharing {
     if (slots.sharedTail[slot] !== sharedTails.truncated) return -1;
     return tokens.isTailWritable(slot, tail) ? -1 : tail;
   }
-}
 
-// RowCopies: a sequence gets a row of its own before it writes to one that must stay as it is for another sequence or a
-// cached text. What is queued on the row is copied behind that, and what is copied is in use until it is over. Which
-// sequence needs a copy, RowSharing decides.
-
-/** Where the pages of copies come from. */
-export interface CopyRoom {
-  /** Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them. */
-  withRoom(slot: number, pages: number, work: () => void): void;
-  /** Sets pages aside until the slot has `rows` rows. */
-  earmark(slot: number, rows: number): void;
-  /** Whether so many pages more can be had beside all that is asked for. */
-  canSpare(pages: number): boolean;
-}
-
-export class RowCopies {
-  readonly #memory: SlotMemory;
-  readonly #registry: RowRegistry;
-  readonly #tokens: SequenceTokens;
-
-  constructor(memory: SlotMemory, registry: RowRegistry, tokens: SequenceTokens) {
-    this.#memory = memory;
-    this.#registry = registry;
-    this.#tokens = tokens;
-  }
+  // Copies: what is queued on a row is copied behind that, and what is copied is in use until it is over.
 
   /** Pages of a copy of the slot's group, which is its last with tokens: of its rows that hold some. */
-  pagesFor(slot: number, group: number): number {
+  #copyPages(slot: number, group: number): number {
     const { layout, slots } = this.#memory;
     return layout.pagesBetween(group * layout.groupRows, layout.rowsFor(slots.length[slot]!));
   }
@@ -240,9 +230,9 @@ export class RowCopies {
    * that; the slot itself must not have any: else it is waited for. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED, and what
    * the driver throws.
    */
-  detach(slot: number, group: number, room: CopyRoom): void {
+  #detach(slot: number, group: number, room: CopyRoom): void {
     const { native, layout, slots, views } = this.#memory;
-    const registry = this.#registry;
+    const { registry } = this.#cached;
     const fences = this.#memory.fences;
     const id = registry.idsOf(slot)[group]!;
     const length = slots.length[slot]!;
@@ -255,7 +245,7 @@ export class RowCopies {
     const isQueued = writers.length > 0 && source >= 0 && stream !== undefined;
     if (!isQueued) for (const other of writers) fences.waitWritten(other, 'copy the last row of');
     const isTooLong = registry.namedRows(slot) > rows;
-    room.withRoom(slot, this.pagesFor(slot, group), () => {
+    room.withRoom(slot, this.#copyPages(slot, group), () => {
       if (isTooLong) this.#memory.unmap(slot, rows); // nothing queued uses the slot
       views.revoke(slot);
       if (isQueued) {
@@ -279,9 +269,9 @@ export class RowCopies {
    * slot goes on in place, since its addresses cannot be exchanged yet. False: that does not help, or there is no room
    * to spare for it.
    */
-  moveOthers(slot: number, group: number, room: CopyRoom): boolean {
+  #moveOthers(slot: number, group: number, room: CopyRoom): boolean {
     const { slots, groups } = this.#memory;
-    const registry = this.#registry;
+    const { registry } = this.#cached;
     const fences = this.#memory.fences;
     if (!fences.isPending(slot) || fences.pendingStep(slot) >= 0) return false;
     const id = registry.idsOf(slot)[group]!;
@@ -290,11 +280,11 @@ export class RowCopies {
       (other: number): boolean => slots.state[other] === slotStates.active && slots.isQuarantined[other] === 0 &&
       slots.prepared[other] === 0 && !fences.isPending(other) && fences.streamOf(other) !== undefined &&
       groups.wholeRows(slots.length[other]!) === group && registry.named[other] === group + 1;
-    if (!this.#tokens.isTailWritable(slot, group) || !others.every(canMove)) return false;
-    const pages = others.reduce((sum, other) => sum + this.pagesFor(other, group), 0);
-    if (!room.canSpare(pages - this.pagesFor(slot, group))) return false;
+    if (!this.#cached.tokens.isTailWritable(slot, group) || !others.every(canMove)) return false;
+    const pages = others.reduce((sum, other) => sum + this.#copyPages(other, group), 0);
+    if (!room.canSpare(pages - this.#copyPages(slot, group))) return false;
     try {
-      for (const other of others) this.detach(other, group, room);
+      for (const other of others) this.#detach(other, group, room);
       return true;
     } catch (error) {
       if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
@@ -324,7 +314,7 @@ export class RowCopies {
   sourceOf(id: number, slot: number, rows: number): number {
     const { slots } = this.#memory;
     for (let other = 0; other < slots.count; other += 1) {
-      if (other !== slot && this.#registry.isMapping(other, id) && slots.isQuarantined[other] === 0 &&
+      if (other !== slot && this.#cached.registry.isMapping(other, id) && slots.isQuarantined[other] === 0 &&
         slots.state[other] !== slotStates.idle && slots.ownRows(other) >= rows) return other;
     }
     return -1;
@@ -335,37 +325,23 @@ export class RowCopies {
     const written = this.#memory.fences.writtenSlots();
     if (written.length === 0) return written;
     const { layout, slots: { foreignRow, rows } } = this.#memory;
-    const row = this.#registry.numbers.group[id]! * layout.groupRows;
+    const row = this.#cached.registry.numbers.group[id]! * layout.groupRows;
     return written.filter((slot) => {
       const hasGivenUp = foreignRow[slot]! < row + layout.groupRows && row < rows[slot]!;
-      return hasGivenUp || this.#registry.isMapping(slot, id);
+      return hasGivenUp || this.#cached.registry.isMapping(slot, id);
     });
   }
-}
 
-// GivenUpRows: rows at the end of running sequences' slots that are not the sequence's any more, as other sequences
-// need them: it took tokens back behind a fork, say. They are unmapped at once, or stay mapped behind the slot's fence,
-// and until then their pages are not free. Decides nothing.
-
-export class GivenUpRows {
-  readonly #memory: SlotMemory;
-  readonly #registry: RowRegistry;
-  readonly #slots = new Set<number>();
-  /** Slots that have some. */
-  readonly slots: ReadonlySet<number> = this.#slots;
-
-  constructor(memory: SlotMemory, registry: RowRegistry) {
-    this.#memory = memory;
-    this.#registry = registry;
-  }
+  // Rows that are not the sequence's any more and whose addresses queued work may use: unmapped at once, or behind the
+  // slot's fence; until then their pages are not free.
 
   /**
-   * The slot's rows from `row` on are not its own from here on, and what was set aside for it is not any more. `unmap`
-   * unmaps them.
+   * The slot's rows from `row` on are not its own from here on, and what was set aside for it is not any more.
+   * `#unmapGivenUp` unmaps them.
    */
-  add(slot: number, row: number): void {
+  #giveUp(slot: number, row: number): void {
     const { native, slots, views } = this.#memory;
-    this.#slots.add(slot);
+    this.#givingUp.add(slot);
     slots.giveUpRows(slot, row);
     native.cancel(slot);
     views.revoke(slot);
@@ -373,38 +349,28 @@ export class GivenUpRows {
   }
 
   /** Unmaps those of an active slot, unless queued work may use them. Throws what the driver throws; they then stay. */
-  unmap(slot: number): void {
+  #unmapGivenUp(slot: number): void {
     const { pool, slots } = this.#memory;
-    if (!this.#slots.has(slot) || this.#memory.fences.isPending(slot)) return;
+    if (!this.#givingUp.has(slot) || this.#memory.fences.isPending(slot)) return;
     if (slots.foreignRow[slot] !== noForeignRow) this.#memory.unmap(slot, slots.foreignRow[slot]!);
-    this.#registry.unmapped(slot);
-    this.#slots.delete(slot);
+    this.#cached.registry.unmapped(slot);
+    this.#givingUp.delete(slot);
     pool.capacity.raise();
   }
 
   /** The same for all slots. Throws the driver's first refusal, at the end. */
-  unmapAll(): void {
+  unmapGivenUp(): void {
     const { slots } = this.#memory;
     let failure: { readonly error: unknown } | undefined;
-    for (const slot of this.#slots) {
+    for (const slot of this.#givingUp) {
       const isIdle = slots.state[slot] === slotStates.idle; // then CachedRows unmaps them
-      if (isIdle || slots.isQuarantined[slot] === 1) this.#slots.delete(slot);
+      if (isIdle || slots.isQuarantined[slot] === 1) this.#givingUp.delete(slot);
       try {
-        if (slots.state[slot] === slotStates.active) this.unmap(slot);
+        if (slots.state[slot] === slotStates.active) this.#unmapGivenUp(slot);
       } catch (error) {
         failure ??= { error };
       }
     }
     if (failure !== undefined) throw failure.error;
-  }
-
-  /**
-   * Waits until the slot can be written up to its row `rows` - 1, and unmaps what is in the way. Throws as
-   * `SlotFences.wait`.
-   */
-  clear(slot: number, rows: number): void {
-    if (this.#memory.slots.foreignRow[slot]! >= rows) return;
-    this.#memory.fences.wait(slot, 'write to');
-    this.unmap(slot);
   }
 }

@@ -8,7 +8,7 @@ import { cacheNews, type NativeCache } from '../device/native.js';
 import type { PagePool, PageUser } from '../device/page-pool.js';
 import type { Layout } from '../layout/layout.js';
 import type { CachedRows } from './cached-rows.js';
-import type { IdleSlots, SlotChoice } from './slot-choice.js';
+import type { IdleSlots } from './slot-choice.js';
 import { noForeignRow, type SlotMemory, type Slots, slotStates } from './slots.js';
 
 /**
@@ -26,6 +26,13 @@ export interface TailCopy {
   readonly tokens: number;
   /** On which the copy is queued; undefined: it is done when the slot is admitted. */
   readonly stream: bigint | undefined;
+}
+
+/** Rows that idle slots map without text in them. */
+export interface IdleRowsRules {
+  /** Rows that the idle slot with most of them is to have. */
+  readonly eagerRows: number;
+  readonly idleRowsLimit: number;
 }
 
 /** What an admitted sequence gets: see `RowSupply.admit`. */
@@ -90,9 +97,13 @@ export class RowSupply implements PageUser {
   readonly #cached: CachedRows;
   readonly #memory: SlotMemory;
   readonly #idle: SurplusSlots;
+  readonly #idleRules: IdleRowsRules;
+  readonly #pair = new Int32Array(2);
   #heldSlot = -1;
+  /** The idle slot that rows were requested for last, or -1. */
+  #eagerSlot = -1;
 
-  constructor(memory: SlotMemory, cached: CachedRows) {
+  constructor(memory: SlotMemory, cached: CachedRows, idleRules: IdleRowsRules) {
     const { native, pool, layout, slots } = memory;
     this.#native = native;
     this.#pool = pool;
@@ -100,6 +111,7 @@ export class RowSupply implements PageUser {
     this.#slots = slots;
     this.#cached = cached;
     this.#memory = memory;
+    this.#idleRules = idleRules;
     this.#idle = {
       count: 0, slots: new Int32Array(slots.count), rows: slots.rows, surplusRows: new Int32Array(slots.count),
       isActive: new Uint8Array(slots.count), lastUsed: slots.lastUsed,
@@ -240,8 +252,35 @@ export class RowSupply implements PageUser {
     return unmapped < pages ? unmapped + this.reclaim(pages - unmapped) : unmapped;
   }
 
+  /**
+   * Requests rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may
+   * have together.
+   */
+  keepEager(): void {
+    const { eagerRows, idleRowsLimit } = this.#idleRules;
+    if (eagerRows === 0) return;
+    const { native, slots } = this.#memory;
+    const best = this.#cached.choice.fullestBlank();
+    if (best < 0) return;
+    const rows = Math.min(eagerRows, slots.rows[best]! + idleRowsLimit - this.#cached.choice.blankRows());
+    if (slots.rows[best]! >= rows) return;
+    this.#eagerSlot = best;
+    this.#pair[0] = best;
+    this.#pair[1] = rows;
+    native.request(this.#pair, 1);
+  }
+
+  /** Unmaps what idle slots have beyond the limit. Throws what the driver throws. */
+  keepToLimit(): void {
+    const { idleRowsLimit } = this.#idleRules;
+    if (idleRowsLimit === Number.MAX_SAFE_INTEGER) return;
+    // until `keepEager`
+    if (this.#eagerSlot >= 0 && this.#slots.isFree(this.#eagerSlot)) this.#native.cancel(this.#eagerSlot);
+    this.#limitIdleRows(idleRowsLimit);
+  }
+
   /** Takes rows of retired slots that hold no prefix back until they have at most `limit` together. */
-  limitIdleRows(limit: number): void {
+  #limitIdleRows(limit: number): void {
     this.#collect(false);
     let rows = 0;
     for (let index = 0; index < this.#idle.count; index += 1) rows += this.#idle.surplusRows[this.#idle.slots[index]!]!;
@@ -400,57 +439,4 @@ export class RowSupply implements PageUser {
 
 function slotsIn(pairs: ArrayLike<number>, count: number): number[] {
   return Array.from({ length: count }, (_, index) => pairs[2 * index]!);
-}
-
-// IdleRows: rows that idle slots map without text in them. One idle slot has them ready for the next prompt, and
-// together they have no more than the cache's limit.
-
-export interface IdleRowsRules {
-  /** Rows that the idle slot with most of them is to have. */
-  readonly eagerRows: number;
-  readonly idleRowsLimit: number;
-}
-
-export class IdleRows {
-  readonly #memory: SlotMemory;
-  readonly #supply: RowSupply;
-  readonly #choice: SlotChoice;
-  readonly #rules: IdleRowsRules;
-  readonly #pair = new Int32Array(2);
-  /** The idle slot that rows were requested for last, or -1. */
-  #eagerSlot = -1;
-
-  constructor(memory: SlotMemory, supply: RowSupply, choice: SlotChoice, rules: IdleRowsRules) {
-    this.#memory = memory;
-    this.#supply = supply;
-    this.#choice = choice;
-    this.#rules = rules;
-  }
-
-  /**
-   * Requests rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may
-   * have together.
-   */
-  keepEager(): void {
-    const { eagerRows, idleRowsLimit } = this.#rules;
-    if (eagerRows === 0) return;
-    const { native, slots } = this.#memory;
-    const best = this.#choice.fullestBlank();
-    if (best < 0) return;
-    const rows = Math.min(eagerRows, slots.rows[best]! + idleRowsLimit - this.#choice.blankRows());
-    if (slots.rows[best]! >= rows) return;
-    this.#eagerSlot = best;
-    this.#pair[0] = best;
-    this.#pair[1] = rows;
-    native.request(this.#pair, 1);
-  }
-
-  /** Unmaps what idle slots have beyond the limit. Throws what the driver throws. */
-  keepToLimit(): void {
-    const { native, slots } = this.#memory;
-    const { idleRowsLimit } = this.#rules;
-    if (idleRowsLimit === Number.MAX_SAFE_INTEGER) return;
-    if (this.#eagerSlot >= 0 && slots.isFree(this.#eagerSlot)) native.cancel(this.#eagerSlot); // until `keepEager`
-    this.#supply.limitIdleRows(idleRowsLimit);
-  }
 }

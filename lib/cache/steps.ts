@@ -240,7 +240,7 @@ export class BatchRows {
     const { slots, tokens, length } = batch;
     const numbers = this.#memory.slots;
     this.#memory.background.attempt(() => this.#memory.fences.poll());
-    this.#memory.background.attempt(() => this.#sharing.givenUp.unmapAll());
+    this.#memory.background.attempt(() => this.#sharing.unmapGivenUp());
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (numbers.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, numbers.length[slot]! + tokens[index]!);

@@ -56,7 +56,7 @@ export class KvCache {
    */
   constructor(options: KvCacheOptions) {
     const parts = openCache(readKvCacheOptions(options), this);
-    const { memory, supply, leases, idleRows, tiers } = parts;
+    const { memory, supply, leases, tiers } = parts;
     this.layout = memory.layout;
     this.pool = memory.pool;
     this.prefixes = parts.prefixes;
@@ -66,7 +66,7 @@ export class KvCache {
     this.#parts = parts;
     this.#membership = this.pool.addUser({ supply, leases, tiers }, memory.native);
     unclosed.register(this, unclosedCache(parts), this);
-    idleRows.keepEager();
+    supply.keepEager();
   }
 
   /** Whether it is a KvCache that was opened, and no object that only has its prototype. @internal */
@@ -96,7 +96,7 @@ export class KvCache {
   acquire(options: AcquireOptions = {}): Sequence {
     const read = readAcquireOptions(options);
     this.lifetime.checkBeginning('acquire a slot');
-    const { leases, idleRows, ahead, memory } = this.#parts;
+    const { leases, supply, ahead, memory } = this.#parts;
     const { promptTokens, reserve, tenant, stream } = read;
     const { side } = this.#parts;
     const needs =
@@ -120,7 +120,7 @@ export class KvCache {
       throw error;
     }
     const demotedTokens = this.prefixes.admitted(prompt, admitted, needs);
-    idleRows.keepEager();
+    supply.keepEager();
     return new Sequence(this.#parts, admitted, { demotedTokens, selection });
   }
 

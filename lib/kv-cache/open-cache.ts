@@ -26,7 +26,7 @@ import { CachedRows } from '../cache/cached-rows.js';
 import { CachedTexts } from './cached-texts.js';
 import { FinishedTexts } from '../tiers/demotions.js';
 import { openPool, type ReadKvCacheOptions, type ReadPrefixCacheOptions } from './kv-cache-options.js';
-import { IdleRows, RowSupply } from '../cache/row-supply.js';
+import { RowSupply } from '../cache/row-supply.js';
 import { openTiers, transferSlots } from '../tiers/open-tiers.js';
 import { PrefixEvents } from './prefix-events.js';
 import { CacheStatistics, PrefixStatistics } from './statistics.js';
@@ -50,7 +50,6 @@ export interface CacheParts extends SequenceOwner {
   readonly prefixes: Prefixes;
   readonly cached: CachedRows;
   readonly supply: RowSupply;
-  readonly idleRows: IdleRows;
   readonly side: SideTensors;
   readonly statistics: CacheStatistics;
   readonly access: SlotAccess;
@@ -133,13 +132,12 @@ function openParts(
   const cached = new CachedRows(memory, {
     registry, tokens, choice, finished, onDropped: (dropped) => statistics.dropped(dropped),
   });
-  const supply = new RowSupply(memory, cached);
-  const sharing = new RowSharing(memory, cached);
-  const admission = new Admission(memory, supply, cached, sharing, side);
-  const idleRows = new IdleRows(memory, supply, choice, {
+  const supply = new RowSupply(memory, cached, {
     eagerRows: Math.min(read.eagerRows, layout.maxRows), idleRowsLimit: read.idleRowsLimit,
   });
-  const leases = new SlotLeases(memory, admission, idleRows, cached, sharing);
+  const sharing = new RowSharing(memory, cached);
+  const admission = new Admission(memory, supply, cached, sharing, side);
+  const leases = new SlotLeases(memory, admission, supply, cached, sharing);
   const ahead = new RowsAhead(memory, supply, read.growth, read.mapper === 'background');
   const steps = new Steps(memory, new BatchRows(memory, supply, sharing), tokens, side, ahead);
   const lifetime = new Lifetime(guard);
@@ -153,7 +151,7 @@ function openParts(
     events?.followTiers(tiers.placedBlocks());
   }
   return {
-    memory, cached, tokens, supply, idleRows, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps,
+    memory, cached, tokens, supply, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps,
     ahead, lifetime, ownsPool,
     prefixes: new Prefixes(new Prompts(lifetime, encoder, layout.tensors), {
       texts: new CachedTexts(memory, leases, cached, side, tiers), statistics, events, isOn: options !== 'off', cache,
