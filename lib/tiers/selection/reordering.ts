@@ -1,5 +1,5 @@
 // Reordering: has blocks of a cache's tier stored in the order in which requests read their tokens
-// (lib/tiers/selection/block-reorderer.ts): of the fastest tier that can, when it is called and now and then by itself,
+// (`BlockReorderer` below): of the fastest tier that can, when it is called and now and then by itself,
 // beside everything else. Readers get the same bytes, before, meanwhile and after.
 
 import { EitherSignal } from '../../base/either-signal.js';
