@@ -59,18 +59,20 @@ export class RowSharing {
   }
 
   /**
-   * For want of the pages of a copy: what is cached behind the slot's tokens in its last group, and no running sequence
-   * uses, goes. Returns whether the slot can be written to then.
+   * Before a copy of the slot's last group is refused: the index hears what sequences have computed, by which the slot
+   * may need none. `mayEvict`: what is cached behind the slot's tokens there, and no running sequence uses, goes.
+   * Returns whether the slot can be written to then.
    */
-  claimTail(slot: number): boolean {
+  claimTail(slot: number, mayEvict: boolean): boolean {
     const { registry, tokens } = this.#cached;
     const tail = this.#sharedTail(slot);
     if (tail < 0 || tokens.of(slot) === undefined || registry.ownersOf(registry.idsOf(slot)[tail]!) > 1) {
       return tail < 0;
     }
     this.#cached.flushCommits();
-    if (this.#cached.withheld.has(registry.idsOf(slot)[tail]!)) return false;
-    this.#cached.claim(slot, tail);
+    if (mayEvict && this.#sharedTail(slot) >= 0 && !this.#cached.withheld.has(registry.idsOf(slot)[tail]!)) {
+      this.#cached.claim(slot, tail);
+    }
     return this.#sharedTail(slot) < 0;
   }
 

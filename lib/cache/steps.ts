@@ -261,7 +261,8 @@ export class BatchRows {
     try {
       this.#sharing.makeWritable(slot, room);
     } catch (error) {
-      if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#sharing.claimTail(slot)) throw error;
+      const isShort = isKvError(error, 'KV_OUT_OF_PAGES');
+      if (!(isShort || isKvError(error, 'KV_WORK_QUEUED')) || !this.#sharing.claimTail(slot, isShort)) throw error;
       this.#sharing.makeWritable(slot, room);
     }
   }

@@ -122,6 +122,27 @@ cacheTest('a fork\'s first write needs pages for the rows with tokens, not for a
   t.is(speaker.wrongTokens(fork, a) + speaker.wrongTokens(parent, b), 0);
 });
 
+cacheTest('a step of the engine is in nobody\'s way where the cache has only not looked yet at what was computed since', { rows: 8 }, (t, bench) => {
+  const { cache } = bench;
+  const prompt = tokensOf(1, 4);
+  const [fifth, other] = tokensOf(2, 2) as [number, number];
+  const parent = cache.acquire({ tokens: prompt });
+  bench.compute(parent, 4);
+  const fork = parent.fork();
+  fork.append(fifth);
+  bench.compute(fork, 1);
+  parent.append(other);
+  const batch = bench.batchOf([parent, 1]);
+  cache.prepare(batch);
+  cache.commit(batch, { fence: { step: 1 } });
+  parent.truncate(2);
+  parent.append(prompt[2]!);
+  t.notThrows(() => { bench.compute(parent, 1); });
+  t.is(cache.metrics.detachedRows, 1);
+  cache.completeStep(1);
+  for (const sequence of [fork, parent]) sequence.release();
+});
+
 test('what is admissible counts what other caches of the pool can give back, and not what is earmarked for them', (t) => {
   const { driver, device } = openDriver();
   const pool = new PagePool({ driver, pageBytes, memoryBudgetBytes: 20 * 4 * pageBytes });
