@@ -1,6 +1,6 @@
-// The `details` of each error code: plain numbers and names, used in its message and read by tests, metrics and
-// schedulers. Types only. A minor version may add a field; only a major version removes or renames one. Sizes are in
-// bytes unless the name says otherwise; an optional field is absent where its value is unknown.
+// The `details` of each error code: plain numbers and names, used in its message and read by tests, metrics and schedulers.
+// Types only. A minor version may add a field; only a major version removes or renames one. Sizes are in bytes unless the
+// name says otherwise; an optional field is absent where its value is unknown.
 
 import type { MachineDetails } from './machine-details.js';
 
@@ -69,19 +69,15 @@ export interface ErrorDetails extends MachineDetails {
     readonly hint: string;
   };
   KV_LENGTH_OUT_OF_RANGE: { readonly slot?: number | undefined; readonly tokens: number; readonly maxTokens: number };
-  KV_ITEM_TOO_LARGE: {
-    readonly kind: string; readonly tokens: number; readonly bytes: number; readonly budgetBytes: number;
-  };
+  KV_ITEM_TOO_LARGE: { readonly kind: string; readonly tokens: number; readonly bytes: number; readonly budgetBytes: number };
   KV_COPY_OUT_OF_RANGE: { readonly call: string; readonly address: number; readonly bytes: number };
 
   // State
   KV_CLOSED: {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
-    readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper'
-      | 'MockDevice' | 'OnlineScheduler' | 'Kernels' | 'DenseKernels' |
-      'DeviceMemory' | 'EncoderCache' | 'RedisTier' | 'DiskStore'
-        | 'ModelServer' | 'BackgroundTokenizer' | 'LlamaEngine' | 'OnnxDecoder';
+    readonly owner: 'KvCache' | 'PagePool' | 'Driver' | 'Mapper' | 'MockDevice' | 'OnlineScheduler' | 'Kernels' | 'DenseKernels' |
+      'DeviceMemory' | 'EncoderCache' | 'RedisTier' | 'DiskStore' | 'ModelServer' | 'BackgroundTokenizer' | 'LlamaEngine' | 'OnnxDecoder';
   };
   KV_SLOT_RELEASED: { readonly slot: number; readonly generation: number; readonly currentGeneration: number };
   KV_ROW_SHARED: {
@@ -99,10 +95,7 @@ export interface ErrorDetails extends MachineDetails {
   KV_SLOT_BUSY: {
     readonly slot: number;
     readonly operation: string;
-    /**
-     * A batch that uses the slot; or the quarantine, which keeps a slot where the driver refused to undo a failed
-     * change.
-     */
+    /** A batch that uses the slot; or the quarantine, which keeps a slot where the driver refused to undo a failed change. */
     readonly holder: 'a prepared batch' | 'another prepared batch' | 'the quarantine';
   };
   KV_BATCH_STATE: {
@@ -126,8 +119,7 @@ export interface ErrorDetails extends MachineDetails {
     /** Ends the sentence "Cannot …". */
     readonly operation: string;
     /** Ends the sentence "its hold …". */
-    readonly problem: 'was released' | 'belongs to another cache'
-      | 'has lost its rows, which were transferred through a view';
+    readonly problem: 'was released' | 'belongs to another cache' | 'has lost its rows, which were transferred through a view';
   };
   KV_VIEW_TRANSFERRED: { readonly slot: number; readonly buffers: number };
   KV_POLICY_REENTRY: {
@@ -195,10 +187,7 @@ export interface ErrorDetails extends MachineDetails {
     readonly limitMappings: number;
     /** Mappings of the process's other host drivers; absent where the limit is the driver's own `mappingLimit`. */
     readonly otherMappings?: number | undefined;
-    /**
-     * The kernel itself refused: the limit is `vm.max_map_count`, and the rest of the process holds the missing
-     * mappings.
-     */
+    /** The kernel itself refused: the limit is `vm.max_map_count`, and the rest of the process holds the missing mappings. */
     readonly isKernelLimit?: boolean | undefined;
     /** A view was refused: `neededMappings` counts the whole process. */
     readonly isForView?: boolean | undefined;
@@ -213,9 +202,7 @@ export interface ErrorDetails extends MachineDetails {
 
   // Serving
   KV_QUEUE_FULL: { readonly waitingRequests: number; readonly maxWaiting: number };
-  KV_DEADLINE_EXCEEDED: {
-    readonly deadlineMs: number; readonly generatedTokens: number; readonly maxNewTokens: number;
-  };
+  KV_DEADLINE_EXCEEDED: { readonly deadlineMs: number; readonly generatedTokens: number; readonly maxNewTokens: number };
   KV_ENGINE_FAILED: EnginePass & {
     /** Ends the sentence "The engine's … failed: …". */
     readonly problem: string;
@@ -282,8 +269,7 @@ export interface ErrorDetails extends MachineDetails {
 
   // Server: what its clients' requests are refused for
   KV_REQUEST_INVALID: {
-    readonly reason: 'malformed' | 'too-large' | 'too-slow' | 'media-type'
-      | 'not-found' | 'method' | 'unauthorized' | 'too-many';
+    readonly reason: 'malformed' | 'too-large' | 'too-slow' | 'media-type' | 'not-found' | 'method' | 'unauthorized' | 'too-many';
     /** Ends the sentence "The request was refused: …". */
     readonly problem: string;
     /** One whole sentence: what to do instead. */

@@ -1,5 +1,4 @@
-// The addon's disk store as TypeScript sees it. Everything here trusts its arguments; lib/store validates before it
-// calls.
+// The addon's disk store as TypeScript sees it. Everything here trusts its arguments; lib/store validates before it calls.
 
 /** Numbers of `NativeStore.put` and of its answer: `PutState` of native/store/disk_store.h. */
 export const nativePutStates = ['stored', 'exists', 'full', 'no-space', 'failed', 'too-large'] as const;
@@ -52,49 +51,36 @@ export interface NativeStoreStats {
 }
 
 /** Called once for each call with an id, in any order: with an error, or with numbers and bytes as the call says. */
-export type NativeStoreAnswer =
-  (id: number, error: Error | undefined, numbers: Float64Array, bytes: Uint8Array) => void;
+export type NativeStoreAnswer = (id: number, error: Error | undefined, numbers: Float64Array, bytes: Uint8Array) => void;
 
 /** A store. Its calls return at once; the answer follows. They throw KV_CLOSED once `stop` was called. */
 export interface NativeStore {
   open(id: number): void;
-  /**
-   * The index of a put state: 0 when it has begun, and numbers[0] of its answer is the state it ends with; there is no
-   * answer else.
-   */
+  /** The index of a put state: 0 when it has begun, and numbers[0] of its answer is the state it ends with; there is no answer else. */
   put(
-    id: number, key: Uint8Array, parent: Uint8Array, position: number, tokens: Int32Array, extra: Uint8Array,
-    stripes: Float64Array,
+    id: number, key: Uint8Array, parent: Uint8Array, position: number, tokens: Int32Array, extra: Uint8Array, stripes: Float64Array,
     byteCounts: Float64Array, sources: readonly NativeStoreMemory[], level: number,
   ): number;
   /**
-   * `targets`: one for each read, or memory where they lie one behind the other. bytes: an index of read states for
-   * each read. Without `checks` what was read is not compared with the store's sums.
+   * `targets`: one for each read, or memory where they lie one behind the other. bytes: an index of read states for each read. Without `checks`
+   * what was read is not compared with the store's sums.
    */
   get(
     id: number, key: Uint8Array, stripes: Float64Array, offsets: Float64Array, byteCounts: Float64Array,
     targets: readonly NativeStoreMemory[] | Uint8Array, checks: boolean,
   ): void;
   /**
-   * Rows of tokens, packed into `target`: `counts` says how many of `tokens` are of each stripe. bytes: an index of
-   * read states for each stripe; numbers: bytes read from files, chunks.
+   * Rows of tokens, packed into `target`: `counts` says how many of `tokens` are of each stripe. bytes: an index of read states for each
+   * stripe; numbers: bytes read from files, chunks.
    */
-  getTokens(
-    id: number, key: Uint8Array, stripes: Float64Array, counts: Float64Array, tokens: Int32Array, target: Uint8Array,
-  ): void;
-  /**
-   * Writes a record in another order of its tokens. numbers: the index of a put state, and of the read state of what
-   * was there.
-   */
+  getTokens(id: number, key: Uint8Array, stripes: Float64Array, counts: Float64Array, tokens: Int32Array, target: Uint8Array): void;
+  /** Writes a record in another order of its tokens. numbers: the index of a put state, and of the read state of what was there. */
   reorder(id: number, key: Uint8Array, storedToLogical: Int32Array): void;
   /** Reads all of a record. numbers: the index of the worst read state, and the record's bytes. */
   check(id: number, key: Uint8Array): void;
   /** `keys` one behind the other. numbers: how many were there; 1 where the removal is written down. */
   remove(id: number, keys: Uint8Array): void;
-  /**
-   * The live records of the first segment of at least this number. numbers: where to go on, or −1; bytes:
-   * record-listing.ts reads them.
-   */
+  /** The live records of the first segment of at least this number. numbers: where to go on, or −1; bytes: record-listing.ts reads them. */
   list(id: number, segment: number): void;
   sync(id: number): void;
   /** numbers: dropped segments, freed bytes, copied bytes. */
@@ -121,10 +107,7 @@ export interface NativeFileChange {
 
 export interface NativeStoreFaults {
   /** `call` '' is any; `errno` 0 lets the call happen; −1 leaves bytes and bits alone. */
-  add(
-    call: string, nth: number, times: number, errno: number, mostBytes: number, flippedBit: number, kills: boolean,
-    holds: boolean,
-  ): void;
+  add(call: string, nth: number, times: number, errno: number, mostBytes: number, flippedBit: number, kills: boolean, holds: boolean): void;
   killAt(point: string, nth: number): void;
   clear(): void;
   held(): number;

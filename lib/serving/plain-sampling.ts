@@ -1,6 +1,6 @@
-// Plain sampling: chooses one token in the most obvious way, in double precision: what a sampler does that is called
-// directly, and the reference of the native one, which the schedulers use (kernels/sampling). And says how likely the
-// model held a token and its rivals, by the logits as the engine gave them. Pure functions.
+// Plain sampling: chooses one token in the most obvious way, in double precision: what a sampler does that is called directly, and the
+// reference of the native one, which the schedulers use (kernels/sampling). And says how likely the model held a token and its rivals, by
+// the logits as the engine gave them. Pure functions.
 
 import { lengthOf } from '../base/typed-arrays.js';
 import type { SampledText } from './sampled-text.js';
@@ -64,16 +64,12 @@ function adjusted(given: Float32Array, rules: SamplingRules, text: SampledText |
   const isPenalized = hasPenalties(rules) && text !== undefined;
   if (biasTokens.length === 0 && !isPenalized) return given;
   const logits = given.slice();
-  biasTokens.forEach((
-    token, at,
-  ) => { logits[token] = bias[at] === -Infinity ? -Infinity : logits[token]! + bias[at]!; });
+  biasTokens.forEach((token, at) => { logits[token] = bias[at] === -Infinity ? -Infinity : logits[token]! + bias[at]!; });
   if (!isPenalized) return logits;
   const counts = new Map<number, number>();
   for (let at = 0; at < text.length; at += 1) {
     const token = text.tokens[at]!;
-    if (token >= 0 && token < logits.length) {
-      counts.set(token, (counts.get(token) ?? 0) + (at < text.promptTokens ? 0 : 1));
-    }
+    if (token >= 0 && token < logits.length) counts.set(token, (counts.get(token) ?? 0) + (at < text.promptTokens ? 0 : 1));
   }
   const factor = Math.fround(repetitionPenalty);
   for (const [token, count] of counts) {
@@ -86,8 +82,7 @@ function adjusted(given: Float32Array, rules: SamplingRules, text: SampledText |
 
 /** The tokens among which one is drawn, by id. */
 function remaining(
-  logits: Float32Array, { temperature, topK, topP, minP }: SamplingRules, largest: number,
-  weightOf: (token: number) => number,
+  logits: Float32Array, { temperature, topK, topP, minP }: SamplingRules, largest: number, weightOf: (token: number) => number,
 ): readonly number[] {
   let tokens: number[] | undefined;
   if (topK < logits.length || topP < 1) {
@@ -98,8 +93,7 @@ function remaining(
       // All tokens below this have less than 1 - topP together: leaving them out leaves the others' share whole.
       least = largest + temperature * Math.log((1 - topP) / (2 * logits.length) * total);
     }
-    tokens =
-      [...logits.keys()].filter((token) => logits[token]! >= least).sort((a, b) => logits[b]! - logits[a]! || a - b);
+    tokens = [...logits.keys()].filter((token) => logits[token]! >= least).sort((a, b) => logits[b]! - logits[a]! || a - b);
     if (tokens.length > topK) tokens.length = topK;
     if (topP < 1) {
       let total = 0;
@@ -126,10 +120,7 @@ export interface LikelyToken {
   readonly logProbability: number;
 }
 
-/**
- * Of a token of an answer: how likely it was by the logits as the engine gave them, before bias, penalties, temperature
- * and limits.
- */
+/** Of a token of an answer: how likely it was by the logits as the engine gave them, before bias, penalties, temperature and limits. */
 export interface TokenLogProbability extends LikelyToken {
   /** The most likely tokens, the likeliest first, of equals the smaller id: as many as the request asks for. */
   readonly best: readonly LikelyToken[];
@@ -143,10 +134,7 @@ export function logProbabilityOf(logits: Float32Array, token: number, best: numb
   let sum = 0;
   for (let at = 0; at < length; at += 1) sum += Math.exp(logits[at]! - largest);
   const logTotal = Number.isFinite(largest) ? largest + Math.log(sum) : largest;
-  const of = (
-    each: number,
-  ): LikelyToken => ({ token: each, logProbability: logits[each] === logTotal ? 0 : logits[each]! - logTotal });
-  const order =
-    best === 0 ? [] : [...logits.keys()].sort((a, b) => (logits[a] === logits[b] ? a - b : logits[b]! - logits[a]!));
+  const of = (each: number): LikelyToken => ({ token: each, logProbability: logits[each] === logTotal ? 0 : logits[each]! - logTotal });
+  const order = best === 0 ? [] : [...logits.keys()].sort((a, b) => (logits[a] === logits[b] ? a - b : logits[b]! - logits[a]!));
   return { ...of(token), best: order.slice(0, best).map(of) };
 }

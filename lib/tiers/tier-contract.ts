@@ -1,6 +1,5 @@
-// The contract of a tier as checks that every tier passes, ours and one of your own: `virtual-kv/testing` has them.
-// They need no test framework, and say nothing of speed. Each check opens tiers of its own, in namespaces of its own,
-// and closes them.
+// The contract of a tier as checks that every tier passes, ours and one of your own: `virtual-kv/testing` has them. They need no test
+// framework, and say nothing of speed. Each check opens tiers of its own, in namespaces of its own, and closes them.
 
 import assert = require('node:assert/strict');
 
@@ -70,13 +69,10 @@ const checks: Readonly<Record<string, Check>> = {
     if (tier.capacityBytes === undefined) return;
     assert.ok(tier.capacityBytes >= store.capacityBytes);
     const blocks = Array.from({ length: Math.ceil(2 * tier.capacityBytes / 65_536) }, (_, seed) => store.block(seed));
-    const [within, beyond] =
-      [blocks.slice(0, Math.floor(tier.capacityBytes / 65_536)), blocks.slice(Math.floor(tier.capacityBytes / 65_536))];
+    const [within, beyond] = [blocks.slice(0, Math.floor(tier.capacityBytes / 65_536)), blocks.slice(Math.floor(tier.capacityBytes / 65_536))];
     await stored(tier, ...within);
     const results = await Promise.all(beyond.map(({ record, payload }) => tier.put(record, payload)));
-    for (const result of results) {
-      assert.ok(result.isStored || result.reason === 'full', 'a tier without room says `full`');
-    }
+    for (const result of results) assert.ok(result.isStored || result.reason === 'full', 'a tier without room says `full`');
     for (const block of within) await readsExactly(tier, block);
     await tier.remove(blocks.slice(1).map(({ record }) => record.key));
     await stored(tier, store.block(9_999));
@@ -87,10 +83,7 @@ const checks: Readonly<Record<string, Check>> = {
     const first = (await store.open()).tier;
     if (!first.isLasting) return;
     const start = store.block(1, { notes: new Uint8Array(0) });
-    const blocks = [
-      start, store.block(2, { parent: start.record, tokens: 3 }),
-      store.block(3, { parent: start.record, notes: new Uint8Array(1_000).fill(9) }),
-    ];
+    const blocks = [start, store.block(2, { parent: start.record, tokens: 3 }), store.block(3, { parent: start.record, notes: new Uint8Array(1_000).fill(9) })];
     await stored(first, ...blocks);
     await first.close();
     const { tier, found } = await store.open();
@@ -172,8 +165,7 @@ const checks: Readonly<Record<string, Check>> = {
     const exactOrMiss = async (): Promise<void> => {
       const target = new Uint8Array(block.record.bytes);
       const result = await tier.get(block.record.key, target);
-      assert.ok(
-        !result.isFound || Buffer.compare(target, block.payload) === 0, 'a block came back that was half there');
+      assert.ok(!result.isFound || Buffer.compare(target, block.payload) === 0, 'a block came back that was half there');
     };
     for (let round = 0; round < 8; round += 1) {
       await Promise.all([tier.put(block.record, block.payload), exactOrMiss(), exactOrMiss()]);
@@ -327,12 +319,10 @@ const storeOptions: Readonly<Record<string, Omit<ContractStoreOptions, 'make'>>>
 };
 
 /**
- * Checks of a tier, to be run by any test framework: `for (const { title, run } of tierContract(makeTier)) test(title,
- * run)`. `makeTier` returns a tier that was not opened, in the store that it is told. Throws KV_INVALID_OPTION.
+ * Checks of a tier, to be run by any test framework: `for (const { title, run } of tierContract(makeTier)) test(title, run)`.
+ * `makeTier` returns a tier that was not opened, in the store that it is told. Throws KV_INVALID_OPTION.
  */
-export function tierContract(
-  makeTier: (place: TierContractPlace) => Tier | Promise<Tier>,
-): readonly TierContractCheck[] {
+export function tierContract(makeTier: (place: TierContractPlace) => Tier | Promise<Tier>): readonly TierContractCheck[] {
   callable()(makeTier, { owner: 'tierContract', option: 'makeTier' });
   return Object.entries({ ...checks, ...levelChecks, ...tokenChecks }).map(([title, check]) => ({
     title,
