@@ -10,7 +10,8 @@
 //   | there     | cached rows      | a partly equal row | aside (`reserve`)| the mapper (`growth`)
 //   └──────────────── cachedTokens ─────────────────────┘
 //
-// Admission owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what mapped.
+// Admission owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what
+// mapped.
 
 import { createError, isKvError } from '../base/errors.js';
 import { cacheNews } from '../device/native.js';
