@@ -1,6 +1,6 @@
 // `npm run lint`: typescript-eslint's strict rules, the type-aware rules that find real mistakes, and this
 // project's style as far as a linter can check it (no enums, namespaces, parameter properties or default exports; no file
-// over 350 lines; the library never prints).
+// over 700 lines; lines of 120 characters; folders on floors; the library never prints).
 
 import eslint from '@eslint/js';
 import tseslint from 'typescript-eslint';
@@ -12,11 +12,19 @@ const style = [
   ['ExportDefaultDeclaration', 'Export by name.'],
 ].map(([selector, message]) => ({ selector, message }));
 
+/** Where lines may still be longer than 120 characters, until they are wrapped. Nothing is added here. */
+const longLines = [
+  'lib/cli/**', 'lib/llama/**', 'lib/onnx/**', 'lib/server/**', 'lib/store/**', 'lib/tiers/disk-tier.ts',
+  'lib/base/details.ts', 'lib/device/native-store.ts', 'lib/serving/plain-sampling.ts', 'lib/tiers/tier-contract.ts',
+  'examples/**', 'scripts/**', 'test/**', 'eslint.config.mjs',
+];
+
 /**
  * The folders of lib/ from the ground up: a folder imports from those before it alone. What stands over the public face (`index.ts`) comes last.
  */
 const floors = [
-  'base', 'layout', 'device', 'prefix', 'store', 'side', 'tiers', 'importance', 'cache', 'kernels', 'serving', 'replay', 'prometheus', 'llama', 'onnx', 'transformers', 'server', 'cli',
+  'base', 'layout', 'device', 'prefix', 'store', 'side', 'cache', 'tiers', 'kv-cache', 'kernels', 'serving', 'replay',
+  'prometheus', 'llama', 'onnx', 'transformers', 'server', 'cli',
 ];
 
 /** Files of a folder, and of folders in it: none names a folder that stands above it. */
@@ -69,6 +77,12 @@ export default tseslint.config(
       'no-regex-spaces': 'off',
       'prefer-const': 'error',
     },
+  },
+  {
+    files: ['**/*.ts', '**/*.mjs', '**/*.cjs'],
+    ignores: longLines,
+    // A text that is printed stays in one piece, so that it can be searched for.
+    rules: { 'max-len': ['error', { code: 120, ignoreStrings: true, ignoreTemplateLiterals: true, ignoreRegExpLiterals: true }] },
   },
   ...oneWay,
   {

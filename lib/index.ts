@@ -1,7 +1,9 @@
 // virtual-kv: the public API. virtual-kv/testing has the simulated device, virtual-kv/prometheus the metrics.
 
 export { DenseKernels } from './kernels/dense/dense-kernels.js';
-export type { FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype } from './kernels/dense/dense-operands.js';
+export type {
+  FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype,
+} from './kernels/dense/dense-operands.js';
 export type { DenseKernelsOptions } from './kernels/dense/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
 export type { KernelsOptions, RowDtype } from './kernels/kernels-options.js';
@@ -14,51 +16,60 @@ export type { TokenCopy } from './kernels/token-copies.js';
 export { Batch } from './cache/batch.js';
 export { DeviceMemory, type DeviceMemoryOptions } from './device/device-memory.js';
 export {
-  Driver, type DriverChoice, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions, type SynchronizeOptions,
+  Driver, type DriverChoice, type DriverInfo, type DriverKind, type DriverMemory, type DriverOptions,
+  type SynchronizeOptions,
 } from './device/driver.js';
-export type { Tensor } from './cache/slot-memory.js';
-export { KvCache } from './cache/kv-cache.js';
-export type { CacheCounts, CacheMetrics } from './cache/statistics.js';
-export type { AcquireOptions, PromptOptions, Tokens } from './cache/acquire-options.js';
-export type { KvCacheOptions } from './cache/kv-cache-options.js';
-export type { PrefixCacheOptions, PrefixEventsOptions } from './cache/prefix-options.js';
-export type { PrefixClearedEvent, PrefixDroppedEvent, PrefixDropReason, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent, TierRemovedEvent, TierStoredEvent } from './cache/prefix-events.js';
-export { prefixBlockKeys, type PrefixBlockKeysOptions } from './cache/prefix-block-keys.js';
+export type { Tensor } from './cache/slots.js';
+export { KvCache } from './kv-cache/kv-cache.js';
+export type { CacheCounts, CacheMetrics } from './kv-cache/statistics.js';
+export type { AcquireOptions, PromptOptions } from './kv-cache/acquire-options.js';
+export type { Tokens } from './prefix/prompt-tokens.js';
+export type { KvCacheOptions } from './kv-cache/kv-cache-options.js';
+export type { PrefixCacheOptions, PrefixEventsOptions } from './kv-cache/kv-cache-options.js';
+export type {
+  PrefixClearedEvent, PrefixDroppedEvent, PrefixDropReason, PrefixEvent, PrefixRemovedEvent, PrefixStoredEvent,
+  TierRemovedEvent, TierStoredEvent,
+} from './kv-cache/prefix-events.js';
+export { prefixBlockKeys, type PrefixBlockKeysOptions } from './kv-cache/prefix-block-keys.js';
 export { contentHash, type PromptItem, type PromptItemKind } from './prefix/prompt-encoder.js';
-export type { PrefixDrop, PrefixExplanation, PrefixLookup } from './cache/cached-texts.js';
-export { Prefixes, type PrefixDropOptions, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions, type PromoteOptions } from './cache/prefixes.js';
-export type { PrefixMetrics } from './cache/prefix-statistics.js';
-export type { CopyStaging } from './cache/block-copies.js';
-export type { CacheTiers } from './cache/cache-tiers.js';
-export type { TierMetrics, TiersMetrics } from './cache/tiers-metrics.js';
-export type { ReorderingCounts, ReorderOptions } from './cache/reordering.js';
-export type { LeftInTiers, Promotion, PromotionEnd } from './cache/promotion.js';
-export type { TextPlace, TiersExplanation } from './cache/text-places.js';
-export type { BlockAbsence } from './tiers/tier-counts.js';
+export type { PrefixDrop, PrefixExplanation, PrefixLookup } from './kv-cache/cached-texts.js';
+export {
+  Prefixes, type PrefixDropOptions, type PrefixLookupOptions, type PrefetchOptions, type PrefixResetOptions,
+  type PromoteOptions,
+} from './kv-cache/prefixes.js';
+export type { PrefixMetrics } from './kv-cache/statistics.js';
+export type { CopyStaging } from './tiers/transfers.js';
+export type { CacheTiers } from './tiers/cache-tiers.js';
+export type { TierMetrics, TiersMetrics } from './tiers/tiers-metrics.js';
+export type { ReorderingCounts, ReorderOptions } from './tiers/selection/reordering.js';
+export type { LeftInTiers, Promotion, PromotionEnd } from './tiers/promotion.js';
+export type { TextPlace, TiersExplanation } from './tiers/text-places.js';
+export type { BlockAbsence } from './tiers/tier-calls.js';
 export type { LoadComparison, LoadPart } from './tiers/load-comparison.js';
 export type { Durability } from './store/disk-store-options.js';
 export { diskTier, type DiskTierOptions } from './tiers/disk-tier.js';
 export { hostTier, type HostTierOptions } from './tiers/host-tier.js';
 export type {
-  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierKeeping, TierPut, TierRemoval, TierStatistics, TierTokens, TierTokensGet,
+  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierKeeping, TierPut, TierRemoval,
+  TierStatistics, TierTokens, TierTokensGet,
 } from './tiers/tier.js';
-export type { ImportanceOptions } from './importance/probes.js';
-export type { SelectedText } from './importance/selected-text.js';
-export type { SelectionOptions } from './importance/selection-options.js';
-export type { SelectionCounts } from './importance/selection-totals.js';
-export type { LayerQueries, SelectedRows, TokenSelection } from './importance/token-selection.js';
+export type { ImportanceOptions } from './tiers/selection/probes.js';
+export type { SelectedText } from './tiers/selection/selected-text.js';
+export type { SelectionOptions } from './tiers/selection/selected-text.js';
+export type { SelectionCounts } from './cache/sequence.js';
+export type { LayerQueries, SelectedRows, TokenSelection } from './cache/sequence.js';
 export {
   allHeads, firstAndLast, probeHeads, randomTokens,
   type FirstAndLastOptions, type LayerChoice, type RandomTokensOptions, type TokenSelector,
-} from './importance/selectors.js';
-export type { CachedBy } from './cache/admission-request.js';
+} from './tiers/selection/selectors.js';
+export type { CachedBy } from './cache/admission.js';
 export {
   byteOffset, computeLayout, layoutKinds,
   type Layout, type LayoutKind, type LayoutOptions, type ReservationSpec, type TensorPlacement, type TensorStrides,
 } from './layout/layout.js';
 export { tensorsOf, type LayerShape, type ModelShape, type ParallelShape } from './layout/model-shape.js';
 export { PagePool, type PagePoolOptions, type PoolCounts } from './device/page-pool.js';
-export type { CommitOptions, Fence, ReleaseOptions } from './cache/fence.js';
+export type { CommitOptions, Fence, ReleaseOptions } from './cache/slot-fences.js';
 export { Sequence } from './cache/sequence.js';
 export { HandOver } from './side/hand-over.js';
 export type { DeviceRows } from './side/device-rows.js';
@@ -66,14 +77,16 @@ export type { SideRowsByName } from './side/side-rows.js';
 export type { SideTensorShape, SideTensorShapes } from './side/side-tensor-options.js';
 export type { SideCounts } from './side/side-budget.js';
 export type { SideTensorInfo } from './side/side-tensors.js';
-export { dtypeBytes, dtypes, sideDtypes, type Dtype, type SideDtype, type SideView, type TensorSpec, type TensorView } from './base/dtypes.js';
+export {
+  dtypeBytes, dtypes, sideDtypes, type Dtype, type SideDtype, type SideView, type TensorSpec, type TensorView,
+} from './base/dtypes.js';
 export type { WaitOptions } from './device/wait.js';
+export { ahead, onDemand, type GrowthPolicy } from './cache/steps.js';
 export {
-  ahead, bestFit, leastRecentlyUsed, onDemand, tailsFirst, type GrowthPolicy, type IdleSlots, type PlacementPolicy, type ReclaimPolicy,
-} from './cache/memory-policies.js';
-export {
-  adaptive, importance, lfu, lru, priority, slru, type CachedExtent, type DropReason, type EvictionContext, type EvictionPolicy, type EvictionPolicyFactory,
-  type ImportanceEvictionOptions, type LeastFrequentlyUsedOptions, type NodeView, type OfferedText, type PriorityOptions, type ReleasedRequest,
+  adaptive, importance, lfu, lru, priority, slru, type CachedExtent, type DropReason, type EvictionContext,
+  type EvictionPolicy, type EvictionPolicyFactory,
+  type ImportanceEvictionOptions, type LeastFrequentlyUsedOptions, type NodeView, type OfferedText,
+  type PriorityOptions, type ReleasedRequest,
   type SegmentedLruOptions, type SelectedExtent,
 } from './prefix/index.js';
 export { byArrival, byTenantShare, type OrderedRequest, type RequestOrder } from './serving/request-order.js';
@@ -106,5 +119,6 @@ export { redisTier, type RedisBreakerOptions, type RedisClient, type RedisTierOp
 export type { PrefixDomainParts } from './prefix/domain.js';
 export {
   isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
-  type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type RemoteRefusal, type UnavailableReason,
+  type CodedError, type DriverCall, type ErrorCode, type ErrorDetails, type Recovery, type RemoteRefusal,
+  type UnavailableReason,
 } from './base/errors.js';

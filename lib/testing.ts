@@ -1,5 +1,5 @@
-// virtual-kv/testing: the simulated CUDA device and faults of disk stores, for tests of engines and of this package; and the contract of
-// a tier, for authors of tiers.
+// virtual-kv/testing: the simulated CUDA device and faults of disk stores, for tests of engines and of this package;
+// and the contract of a tier, for authors of tiers.
 
 export { MockDevice, type FailCallOptions, type MockDeviceOptions, type MockUse } from './device/mock-device.js';
 export {

@@ -1,6 +1,7 @@
 // The one list of error codes: class, recovery and message of each. A message is "what failed: the numbers. What to
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
-// the numbers. docs/errors.md has a section per code. Files beside this one have those of drivers, stores and other parts; native-codes.ts maps the addon's.
+// the numbers. docs/errors.md has a section per code. Files beside this one have those of drivers, stores and other
+// parts; native-codes.ts maps the addon's.
 
 import { formatAddress, formatBytes, formatCount, formatList, formatNumber, printable } from './format.js';
 import type { CatalogueEntry, ErrorCode } from './details.js';
@@ -18,14 +19,17 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ owner, option, suggestion, known = [] }) => joined(
       `Unknown option \`${option}\` for ${owner}.`,
-      suggestion ? `Did you mean \`${suggestion}\`?` : known.length > 0 ? `It takes ${formatList(known.map((name) => `\`${name}\``), 'and')}.` : '',
+      suggestion
+        ? `Did you mean \`${suggestion}\`?`
+        : known.length > 0 ? `It takes ${formatList(known.map((name) => `\`${name}\``), 'and')}.` : '',
     ),
   },
   KV_INVALID_OPTION: {
     class: ({ reason }) => (reason === 'type' ? 'TypeError' : 'RangeError'),
     recovery: 'fix',
     template: ({ option, expected, received, isReturned, hint }) => {
-      const got = isReturned ? `; it returned ${describe(received)}` : received === undefined ? '; it is missing' : `, got ${describe(received)}`;
+      const got = isReturned ? `; it returned ${describe(received)}`
+        : received === undefined ? '; it is missing' : `, got ${describe(received)}`;
       return joined(`\`${option}\` must be ${expected}${got}.`, hint);
     },
   },
@@ -57,7 +61,8 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ operation, owner }) =>
-      `Cannot ${operation}: the ${ownerNouns[owner]} was closed. ` + (owner === 'Driver' ? 'Open one with `Driver.open`.' : `Create a new ${owner}.`),
+      `Cannot ${operation}: the ${ownerNouns[owner]} was closed. `
+        + (owner === 'Driver' ? 'Open one with `Driver.open`.' : `Create a new ${owner}.`),
   },
   KV_SLOT_RELEASED: {
     class: 'KvStateError',
@@ -91,7 +96,9 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_BATCH_STATE: {
     class: 'KvStateError',
     recovery: 'fix',
-    template: ({ operation, problem, hint = 'Use a batch in the order `add`, `prepare`, then `commit` or `discard`.' }) =>
+    template: ({
+      operation, problem, hint = 'Use a batch in the order `add`, `prepare`, then `commit` or `discard`.',
+    }) =>
       `Cannot ${operation} this batch: it ${problem}. ${hint}`,
   },
   KV_VIEW_TRANSFERRED: {
@@ -154,13 +161,17 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       ? `All ${formatCount('side slot', slots)} are in use, ${formatNumber(leasedSlots)} of them by hand-overs of released sequences. Close ` +
         'hand-overs that were read, or raise `handOverSlots`.'
       : (slots === 1 ? 'The only slot is in use' : `All ${formatCount('slot', slots)} are in use`) +
-      (retiringSlots === 0 ? '. ' : `, ${slots === 1 ? 'released' : `${formatNumber(retiringSlots)} of them released`} and behind a fence. `) +
+      (retiringSlots === 0
+        ? '. '
+        : `, ${slots === 1 ? 'released' : `${formatNumber(retiringSlots)} of them released`} and behind a fence. `) +
       'Release a sequence, await `cache.slotFree()`, or raise `slots`.',
   },
   KV_OUT_OF_PAGES: {
     class: 'KvCapacityError',
     recovery: 'free',
-    template: ({ needRows, needPages, havePages, budgetBytes, pageBytes, slots, sideTensor }) => sideTensor !== undefined
+    template: ({
+      needRows, needPages, havePages, budgetBytes, pageBytes, slots, sideTensor,
+    }) => sideTensor !== undefined
       ? `The side tensor \`${sideTensor}\` cannot grow: ${formatCount('more page', needPages)} ${needPages === 1 ? 'is' : 'are'} needed ` +
         `(${formatBytes(needPages * pageBytes)}), and sequences and hand-overs leave ${formatNumber(havePages)}. Release sequences, close ` +
         `hand-overs that were read, or raise \`sideBudgetBytes\` (now ${formatBytes(budgetBytes)}).`
@@ -217,7 +228,8 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
           'open the driver with a larger `mappingLimit`.';
       }
       const together = neededMappings + otherMappings;
-      const sum = otherMappings === 0 ? '' : ` beside ${formatNumber(otherMappings)} of this process's other host drivers, ` +
+      const sum =
+        otherMappings === 0 ? '' : ` beside ${formatNumber(otherMappings)} of this process's other host drivers, ` +
         `${formatNumber(together)} together`;
       const remedy = 'Release sequences, use larger `pageBytes`, or run ' +
         `\`sysctl -w vm.max_map_count=${nextPowerOfTwo(2 * Math.max(together, isKernelLimit ? limitMappings : 0))}\` and open the driver again.`;
@@ -296,19 +308,22 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   KV_ONNX_FAILED: {
     class: 'KvError',
     recovery: 'fix',
-    template: ({ call, problem }) => `onnxruntime refused \`${call}\`: ${printable(problem.replace(/\.$/, ''))}. Check that the file is whole, and that this version of onnxruntime runs it.`,
+    template: ({ call, problem }) =>
+      `onnxruntime refused \`${call}\`: ${printable(problem.replace(/\.$/, ''))}. Check that the file is whole, and that this version of onnxruntime runs it.`,
   },
   KV_OUTPUT_FAILED: {
     class: 'KvError',
     recovery: 'fix',
-    template: ({ file, problem }) => `${file} was not written: ${problem}. Nothing of it is left; make room, or name another place.`,
+    template: ({ file, problem }) =>
+      `${file} was not written: ${problem}. Nothing of it is left; make room, or name another place.`,
   },
   KV_DEPENDENCY_MISSING: {
     class: 'KvError',
     recovery: 'fix',
     template: ({ dependency, purpose }) => {
       const names = dependency.split(' ').map((name) => `\`${name}\``);
-      const needed = names.length === 1 ? `the package ${names[0]}, which is` : `the packages ${formatList(names, 'and')}, which are`;
+      const needed = names.length === 1 ? `the package ${names[0]}, which is`
+        : `the packages ${formatList(names, 'and')}, which are`;
       return `${capitalize(purpose)} needs ${needed} not installed. Run \`npm install ${dependency}\`.`;
     },
   },

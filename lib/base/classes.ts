@@ -1,5 +1,5 @@
-// The error classes, one for each way to react; `code` says what happened. Programming mistakes are TypeError and RangeError with
-// the same four fields. Only `createError` makes instances.
+// The error classes, one for each way to react; `code` says what happened. Programming mistakes are TypeError and
+// RangeError with the same four fields. Only `createError` makes instances.
 
 import { catalogue } from './catalogue.js';
 import type { DriverCall, ErrorCode, ErrorDetails, Recovery } from './details.js';
@@ -16,7 +16,10 @@ export interface CodedError<C extends ErrorCode = ErrorCode> extends Error {
   readonly details: ErrorDetails[C];
 }
 
-/** The fields of an error. Only `createError` can make an instance: an object with the same members is refused. @internal */
+/**
+ * The fields of an error. Only `createError` can make an instance: an object with the same members is refused.
+ * @internal
+ */
 export class KvErrorFields<C extends ErrorCode = ErrorCode> {
   readonly code: C;
   readonly recovery: Recovery;
@@ -35,7 +38,9 @@ export class KvErrorFields<C extends ErrorCode = ErrorCode> {
   /** The same fields; throws KV_INVALID_OPTION for any others. */
   static check<C extends ErrorCode>(fields: KvErrorFields<C>): KvErrorFields<C> {
     if (typeof fields === 'object' && (fields as object | null) !== null && #isMade in fields) return fields;
-    const details = { reason: 'type', owner: 'KvError', option: 'new KvError', expected: 'left to this package', received: 'a call' } as const;
+    const details = {
+      reason: 'type', owner: 'KvError', option: 'new KvError', expected: 'left to this package', received: 'a call',
+    } as const;
     const { template, recovery } = catalogue.KV_INVALID_OPTION;
     throw Object.assign(new TypeError(template(details)), { code: 'KV_INVALID_OPTION', recovery, details } as const);
   }
@@ -105,7 +110,10 @@ export class KvAbortError<C extends ErrorCode = ErrorCode> extends KvError<C> {
   }
 }
 
-/** Sets `name` on the prototype, not enumerable, as in the built-in errors: stack traces start with it, inspection skips it. */
+/**
+ * Sets `name` on the prototype, not enumerable, as in the built-in errors: stack traces start with it, inspection skips
+ * it.
+ */
 function setName(errorClass: { readonly prototype: Error }, name: string): void {
   Object.defineProperty(errorClass.prototype, 'name', { value: name, configurable: true, writable: true });
 }

@@ -40,7 +40,8 @@ export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ log, ...call }) =>
       `The driver refused the CUDA kernels: \`${call.call}\`: ${statusText(call)}` +
-      `${log === '' ? '' : `, "${log.trim().split('\n')[0]!.trim()}"`}. ` + (call.statusName === 'CUDA_ERROR_OUT_OF_MEMORY'
+      `${log === '' ? '' : `, "${log.trim().split('\n')[0]!.trim()}"`}. `
+        + (call.statusName === 'CUDA_ERROR_OUT_OF_MEMORY'
         ? 'Load them before the cache fills the device (`loadKernels`), or raise `headroomBytes`.'
         : 'Update the NVIDIA driver, or name kernels that were compiled for it with `VKV_KERNELS`.'),
   },

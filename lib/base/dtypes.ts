@@ -1,5 +1,6 @@
-// Dtypes: the types of elements of K, V and rows beside them: their bytes, which typed array holds them in JavaScript (16-bit floats and float8
-// come as their bits), how a caller's array is copied, and the floats that stored bytes are. Pure.
+// Dtypes: the types of elements of K, V and rows beside them: their bytes, which typed array holds them in JavaScript
+// (16-bit floats and float8 come as their bits), how a caller's array is copied, and the floats that stored bytes are.
+// Pure.
 
 import { createError } from './errors.js';
 import { oneOf } from './options.js';
@@ -33,7 +34,8 @@ export const sideDtypes: readonly SideDtype[] = [...dtypes, 'int32'];
 export type SideView = TensorView | Int32Array;
 
 const arrays = {
-  float32: Float32Array, float16: Uint16Array, bfloat16: Uint16Array, float8: Uint8Array, int8: Int8Array, int32: Int32Array,
+  float32: Float32Array, float16: Uint16Array, bfloat16: Uint16Array, float8: Uint8Array, int8: Int8Array,
+  int32: Int32Array,
 } as const satisfies Record<SideDtype, unknown>;
 
 /** Bytes of one element. */
@@ -47,11 +49,16 @@ export function arrayNameOf(dtype: SideDtype): string {
 }
 
 /** `length` elements of `dtype` in `buffer`, from byte `offset` on. */
-export function arrayOver<D extends SideDtype>(dtype: D, buffer: ArrayBuffer, offset: number, length: number): InstanceType<typeof arrays[D]> {
+export function arrayOver<D extends SideDtype>(
+  dtype: D, buffer: ArrayBuffer, offset: number, length: number,
+): InstanceType<typeof arrays[D]> {
   return new arrays[dtype](buffer, offset, length) as InstanceType<typeof arrays[D]>;
 }
 
-/** The bytes of an array of the class that holds `dtype`, which are the caller's; undefined for anything else, or once it is detached. */
+/**
+ * The bytes of an array of the class that holds `dtype`, which are the caller's; undefined for anything else, or once
+ * it is detached.
+ */
 export function bytesIfOf(dtype: SideDtype, value: unknown): Uint8Array | undefined {
   return typedArrayKind(value) === arrayNameOf(dtype) ? bytesOf(value) : undefined;
 }
@@ -69,7 +76,10 @@ function float16Table(): Float32Array {
   });
 }
 
-/** The numbers that the bytes are, least significant byte first, in memory that cannot be detached: every one of them exact. */
+/**
+ * The numbers that the bytes are, least significant byte first, in memory that cannot be detached: every one of them
+ * exact.
+ */
 export function floatsOf(bytes: Uint8Array, dtype: Dtype): Float32Array {
   const count = bytes.length / dtypeBytes(dtype);
   const floats = sharedFloats(count);
@@ -77,7 +87,9 @@ export function floatsOf(bytes: Uint8Array, dtype: Dtype): Float32Array {
     new Uint8Array(floats.buffer).set(bytes);
     return floats;
   }
-  if (dtype !== 'float16' && dtype !== 'bfloat16') throw createError('KV_INTERNAL', { problem: `rows of ${dtype} are no floats` });
+  if (dtype !== 'float16' && dtype !== 'bfloat16') {
+    throw createError('KV_INTERNAL', { problem: `rows of ${dtype} are no floats` });
+  }
   const halves = new Uint16Array(count);
   new Uint8Array(halves.buffer).set(bytes);
   if (dtype === 'bfloat16') {

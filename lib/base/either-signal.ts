@@ -1,5 +1,5 @@
-// EitherSignal: one signal for two, of which one lives long. Not AbortSignal.any: what it makes stays in the lists of the long-lived signal, in
-// some versions of Node.js for ever. The owner calls `forget` when it listens no more.
+// EitherSignal: one signal for two, of which one lives long. Not AbortSignal.any: what it makes stays in the lists of
+// the long-lived signal, in some versions of Node.js for ever. The owner calls `forget` when it listens no more.
 
 export class EitherSignal {
   /** Aborted with the first of the two, for its reason. */

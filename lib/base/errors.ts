@@ -1,5 +1,6 @@
-// What the rest of the package uses of the errors: one catalogue, stable codes, a recovery for each. `createError` constructs every error
-// of this package: it picks the class, renders the message from the catalogue, keeps details and cause. Throws nothing itself.
+// What the rest of the package uses of the errors: one catalogue, stable codes, a recovery for each. `createError`
+// constructs every error of this package: it picks the class, renders the message from the catalogue, keeps details and
+// cause. Throws nothing itself.
 
 import { catalogue } from './catalogue.js';
 import {
@@ -20,7 +21,9 @@ const constructors = {
   KvError, KvStateError, KvCapacityError, KvDriverError, KvAbortError,
 } as const;
 
-/** Returns the error of `code`, to be thrown by the caller, where its stack starts. Keeps `details` without copying it. */
+/**
+ * Returns the error of `code`, to be thrown by the caller, where its stack starts. Keeps `details` without copying it.
+ */
 export function createError<C extends ErrorCode>(
   code: C, details: ErrorDetails[C], options: { readonly cause?: unknown } = {},
 ): CodedError<C> {
@@ -32,8 +35,13 @@ export function createError<C extends ErrorCode>(
   return error;
 }
 
-/** Constructed without the stack that every Error takes, which is most of its cost: `createError` takes the one that counts. */
-function withoutStack<C extends ErrorCode>(errorClass: ErrorClass, message: string, fields: KvErrorFields<C>): CodedError<C> {
+/**
+ * Constructed without the stack that every Error takes, which is most of its cost: `createError` takes the one that
+ * counts.
+ */
+function withoutStack<C extends ErrorCode>(
+  errorClass: ErrorClass, message: string, fields: KvErrorFields<C>,
+): CodedError<C> {
   const { stackTraceLimit } = Error;
   Reflect.set(Error, 'stackTraceLimit', 0); // where it is frozen, two stacks are taken
   try {
@@ -49,7 +57,8 @@ function withoutStack<C extends ErrorCode>(errorClass: ErrorClass, message: stri
 export function isKvError<C extends ErrorCode = ErrorCode>(error: unknown, code?: C): error is CodedError<C> {
   try {
     if (!(error instanceof Error) || !('code' in error) || !('recovery' in error)) return false;
-    return code === undefined ? typeof error.code === 'string' && Object.hasOwn(catalogue, error.code) : error.code === code;
+    return code === undefined ? typeof error.code === 'string' && Object.hasOwn(catalogue, error.code)
+      : error.code === code;
   } catch { // a proxy that was revoked, or whose traps throw
     return false;
   }

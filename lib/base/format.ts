@@ -1,5 +1,5 @@
-// Formats numbers, sizes and lists for people, and parses sizes such as `2MiB`. Error messages, tables and reports share these
-// functions, so that a number looks the same everywhere. Pure; English only.
+// Formats numbers, sizes and lists for people, and parses sizes such as `2MiB`. Error messages, tables and reports
+// share these functions, so that a number looks the same everywhere. Pure; English only.
 
 const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'] as const;
 
@@ -48,8 +48,8 @@ export function formatAddress(address: number | bigint): string {
 }
 
 /**
- * Parses `2MiB`, `1.5 GiB`, `64kib`, `80GB`, `2097152` to bytes. `KiB` … `PiB` are powers of 1,024, `kB` … `PB` powers of
- * 1,000, and case does not matter. Returns undefined when the text is no size, or not a whole number of bytes.
+ * Parses `2MiB`, `1.5 GiB`, `64kib`, `80GB`, `2097152` to bytes. `KiB` … `PiB` are powers of 1,024, `kB` … `PB` powers
+ * of 1,000, and case does not matter. Returns undefined when the text is no size, or not a whole number of bytes.
  */
 export function parseBytes(text: string): number | undefined {
   const match = /^\s*(\d[\d,_]*(?:\.\d+)?)\s*([a-z]*)\s*$/i.exec(text);
@@ -64,7 +64,10 @@ export function parseBytes(text: string): number | undefined {
 // eslint-disable-next-line no-control-regex
 const unprintable = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
-/** Makes text from outside (a file, its name, a value) safe for one line of a terminal, log or report: spells out controls, `\\u001b`. */
+/**
+ * Makes text from outside (a file, its name, a value) safe for one line of a terminal, log or report: spells out
+ * controls, `\\u001b`.
+ */
 export function printable(text: string): string {
   return text.replace(unprintable, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`);
 }

@@ -1,4 +1,5 @@
-// MachineDetails: the numbers in errors of what the package stands on, by code: the driver, disks, and stores over a network. Types only.
+// MachineDetails: the numbers in errors of what the package stands on, by code: the driver, disks, and stores over a
+// network. Types only.
 
 /** Which call of the driver or system failed, and what it returned. */
 export interface DriverCall {

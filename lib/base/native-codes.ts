@@ -1,5 +1,5 @@
-// Maps the numbers of the addon's Status to error codes and reasons. native/status.h has the same codes, native/driver.h the same
-// reasons; a test compares them. Numbers are never reused.
+// Maps the numbers of the addon's Status to error codes and reasons. native/status.h has the same codes,
+// native/driver.h the same reasons; a test compares them. Numbers are never reused.
 
 import type { ErrorCode, UnavailableReason } from './details.js';
 
@@ -31,7 +31,10 @@ export const nativeCodes = {
   kOnnxFailed: { number: 24, code: 'KV_ONNX_FAILED' },
 } as const satisfies Readonly<Record<string, { number: number; code: ErrorCode }>>;
 
-/** By the name in `enum class Unavailable` of native/driver.h: its number, which is `Status.what` of kDriverUnavailable, and the reason. */
+/**
+ * By the name in `enum class Unavailable` of native/driver.h: its number, which is `Status.what` of kDriverUnavailable,
+ * and the reason.
+ */
 export const nativeReasons = {
   kNoLibrary: { number: 1, reason: 'no-library' },
   kNoDevice: { number: 2, reason: 'no-device' },

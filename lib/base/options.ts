@@ -28,7 +28,10 @@ export interface IntegerRange {
   readonly max?: number;
   /** The value must be a multiple of this; default 1. */
   readonly multipleOf?: number;
-  /** One sentence that ends the message: what to do instead; a function where it has numbers, which take long to write the first time. */
+  /**
+   * One sentence that ends the message: what to do instead; a function where it has numbers, which take long to write
+   * the first time.
+   */
   readonly hint?: string | (() => string);
 }
 
@@ -60,7 +63,9 @@ export function readOptions<S extends FieldSpec>(
   }
   const { names, fields, places } = reading;
   const read: Record<string, unknown> = {};
-  for (let index = 0; index < names.length; index += 1) read[names[index]!] = fields[index]!(values[index], places[index]!);
+  for (let index = 0; index < names.length; index += 1) {
+    read[names[index]!] = fields[index]!(values[index], places[index]!);
+  }
   return read as OptionsOf<S>;
 }
 
@@ -73,7 +78,8 @@ function readingOf(owner: string, spec: FieldSpec, path: string): SpecReading {
   if (known?.owner === owner && known.path === path) return known;
   const names = Object.keys(spec);
   const reading = {
-    owner, path, names, fields: Object.values(spec), places: names.map((name) => ({ owner, option: prefixOf(path) + name })),
+    owner, path, names, fields: Object.values(spec),
+    places: names.map((name) => ({ owner, option: prefixOf(path) + name })),
   };
   readings.set(spec, reading);
   return reading;
@@ -89,27 +95,35 @@ function valuesOf(options: object, spec: FieldSpec, { owner, path, names }: Spec
   if (prototype !== Object.prototype && prototype !== null) {
     checkPrototype(placeOf(owner, path), options, given.length === 0, spec, prefixOf(path));
   }
-  return names.map((name) => (Object.hasOwn(options, name) ? (options as Readonly<Record<string, unknown>>)[name] : undefined));
+  return names.map((
+    name,
+  ) => (Object.hasOwn(options, name) ? (options as Readonly<Record<string, unknown>>)[name] : undefined));
 }
 
 /**
- * Only an object's own properties are options. Throws KV_INVALID_OPTION for an object of a class that has none (a Map, say), or that
- * inherits some, which would be left out without a word. What all objects inherit is no option.
+ * Only an object's own properties are options. Throws KV_INVALID_OPTION for an object of a class that has none (a Map,
+ * say), or that inherits some, which would be left out without a word. What all objects inherit is no option.
  */
 function checkPrototype(place: FieldPlace, options: object, isEmpty: boolean, spec: FieldSpec, prefix: string): void {
   for (let from = Object.getPrototypeOf(options) as object | null; from !== null;) {
     const next = Object.getPrototypeOf(from) as object | null;
-    const inherited = next === null ? undefined : Object.keys(spec).find((name) => Object.hasOwn(from!, name) && !Object.hasOwn(options, name));
+    const inherited = next === null
+      ? undefined
+      : Object.keys(spec).find((name) => Object.hasOwn(from!, name) && !Object.hasOwn(options, name));
     if (inherited !== undefined) {
       const hint = `The object inherits it, from its class say; pass \`{ ${inherited}: object.${inherited} }\`.`;
-      throw invalid('type', { ...place, option: prefix + inherited }, 'a property of the object itself', undefined, hint);
+      throw invalid(
+        'type', { ...place, option: prefix + inherited }, 'a property of the object itself', undefined, hint);
     }
     from = next;
   }
   if (isEmpty && describe(options) !== 'an object') throw invalid('type', place, 'a plain object', options);
 }
 
-/** Calls `read`, which reads a value of the caller's. Errors of its getters pass; a revoked proxy becomes KV_INVALID_OPTION. */
+/**
+ * Calls `read`, which reads a value of the caller's. Errors of its getters pass; a revoked proxy becomes
+ * KV_INVALID_OPTION.
+ */
 export function withoutRevoked<T>(value: unknown, place: FieldPlace, read: () => T): T {
   try {
     return read();
@@ -118,12 +132,18 @@ export function withoutRevoked<T>(value: unknown, place: FieldPlace, read: () =>
   }
 }
 
-/** The error to throw where reading `value` threw `error`: the same, or KV_INVALID_OPTION when the value is a revoked proxy. */
+/**
+ * The error to throw where reading `value` threw `error`: the same, or KV_INVALID_OPTION when the value is a revoked
+ * proxy.
+ */
 export function explainRevoked(error: unknown, value: unknown, place: FieldPlace): unknown {
   return isRevoked(value) ? invalid('type', place, 'no revoked proxy', value) : error;
 }
 
-/** Far more than any list of options needs. A `length` beyond it is a mistake, and reading so many holes would block the process. */
+/**
+ * Far more than any list of options needs. A `length` beyond it is a mistake, and reading so many holes would block the
+ * process.
+ */
 const maxElements = 2 ** 20;
 
 /** Maps an array's elements through `read`, each read once. Throws KV_INVALID_OPTION, and what its getters throw. */
@@ -131,7 +151,8 @@ export function readArray<T>(value: unknown, place: FieldPlace, read: (element: 
   if (!isArray(value)) throw invalid('type', place, 'an array', value);
   return withoutRevoked(value, place, () => {
     const { length } = value;
-    if (length > maxElements) throw invalid('range', place, `an array of at most ${formatNumber(maxElements)} elements`, `one of ${formatNumber(length)}`);
+    if (length > maxElements) throw invalid(
+      'range', place, `an array of at most ${formatNumber(maxElements)} elements`, `one of ${formatNumber(length)}`);
     const elements: T[] = [];
     for (let index = 0; index < length; index += 1) elements.push(read(value[index], index));
     return elements;
@@ -139,8 +160,8 @@ export function readArray<T>(value: unknown, place: FieldPlace, read: (element: 
 }
 
 /**
- * Takes the iterator of `value` and returns an iterable over it. Throws KV_INVALID_OPTION for a value that cannot be iterated (a
- * detached array, a borrowed prototype), before anything has begun. `expected` ends "must be …".
+ * Takes the iterator of `value` and returns an iterable over it. Throws KV_INVALID_OPTION for a value that cannot be
+ * iterated (a detached array, a borrowed prototype), before anything has begun. `expected` ends "must be …".
  */
 export function readIterable(value: unknown, place: FieldPlace, expected: string): Iterable<unknown> {
   let iterator: Iterator<unknown>;
@@ -169,7 +190,10 @@ export function isOptionsObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null && !isRevoked(value) && !Array.isArray(value);
 }
 
-/** Checks one integer argument against an inclusive range. Allocates nothing when it is right, for calls made per token or step. */
+/**
+ * Checks one integer argument against an inclusive range. Allocates nothing when it is right, for calls made per token
+ * or step.
+ */
 export function checkInteger(
   owner: string, option: string, value: unknown, min = 0, max = Number.MAX_SAFE_INTEGER, hint?: IntegerRange['hint'],
 ): asserts value is number {
@@ -192,7 +216,8 @@ export function integer(range: IntegerRange = {}): Field<number> {
 
 /** A finite number in an inclusive range. */
 export function number(min = -Infinity, max = Infinity): Field<number> {
-  // Written only where it is needed: the first number that is formatted loads the system's rules for that, which takes tens of ms.
+  // Written only where it is needed: the first number that is formatted loads the system's rules for that, which takes
+  // tens of ms.
   const expected = (): string => min === -Infinity && max === Infinity
     ? 'a finite number'
     : max === Infinity ? `a number, at least ${formatNumber(min, 6)}`
@@ -213,7 +238,8 @@ export function oneOf<const T extends string>(choices: readonly T[]): Field<T> {
     if ((choices as readonly unknown[]).includes(value)) return value as T;
     const hint = typeof value === 'string' ? didYouMean(value, choices) : undefined;
     const named = formatList(choices.slice(0, listedChoices).map((choice) => `'${choice}'`));
-    const expected = choices.length <= listedChoices ? named : `one of ${formatNumber(choices.length)} names, such as ${named}`;
+    const expected =
+      choices.length <= listedChoices ? named : `one of ${formatNumber(choices.length)} names, such as ${named}`;
     throw invalid(typeof value === 'string' ? 'range' : 'type', place, expected, value, hint);
   };
 }
@@ -246,18 +272,23 @@ export function callable<F extends (...parameters: never[]) => unknown>(): Field
 }
 
 /**
- * A policy: a function. `shipped` are the package's own factories by name: a factory that was not called, or only its name, is refused
- * with a hint to call it.
+ * A policy: a function. `shipped` are the package's own factories by name: a factory that was not called, or only its
+ * name, is refused with a hint to call it.
  */
-export function policy<P extends (...parameters: never[]) => unknown>(shipped: Readonly<Record<string, (...options: never[]) => P>>): Field<P> {
+export function policy<P extends (...parameters: never[]) => unknown>(
+  shipped: Readonly<Record<string, (...options: never[]) => P>>,
+): Field<P> {
   return (value, place) => {
     const meant = Object.entries(shipped).find(([name, make]) => value === name || value === make)?.[0];
     if (meant === undefined) return callable<P>()(value, place);
-    throw invalid('type', place, 'a policy that was made', value, `Call it: \`${place.option.split('.').at(-1)}: ${meant}()\`.`);
+    throw invalid(
+      'type', place, 'a policy that was made', value, `Call it: \`${place.option.split('.').at(-1)}: ${meant}()\`.`);
   };
 }
 
-/** A class that recognizes its instances by a private field: `instanceof` accepts any object with the right prototype. */
+/**
+ * A class that recognizes its instances by a private field: `instanceof` accepts any object with the right prototype.
+ */
 export interface KnownClass<T> {
   readonly name: string;
   isInstance(value: unknown): value is T;
@@ -282,7 +313,8 @@ export function isAddress(value: unknown): value is bigint {
 export function checkTime(ms: unknown, owner: string, option: string): number {
   if (typeof ms === 'number' && Number.isFinite(ms)) return ms;
   throw createError('KV_INVALID_OPTION', {
-    reason: typeof ms === 'number' ? 'range' : 'type', owner, option, expected: 'a function that returns a number of milliseconds', received: ms,
+    reason: typeof ms === 'number' ? 'range' : 'type', owner, option,
+    expected: 'a function that returns a number of milliseconds', received: ms,
     isReturned: true,
   });
 }
@@ -300,7 +332,8 @@ const { get: abortedGetter } = Object.getOwnPropertyDescriptor(AbortSignal.proto
 export const abortSignal: Field<AbortSignal> = (value, place) => {
   try {
     Reflect.apply(abortedGetter!, value, []);
-    removeEventListener.call(value as AbortSignal, 'abort', null as never); // throws for an object with a borrowed prototype
+    // throws for an object with a borrowed prototype
+    removeEventListener.call(value as AbortSignal, 'abort', null as never);
     return value as AbortSignal;
   } catch {
     throw invalid('type', place, 'an AbortSignal', value);
@@ -343,6 +376,10 @@ function integerRange(min: number, max: number): string {
   return `an integer from ${formatNumber(min)} to ${formatNumber(max)}`;
 }
 
-function invalid(reason: 'type' | 'range', place: FieldPlace, expected: string, received: unknown, hint?: IntegerRange['hint']): Error {
-  return createError('KV_INVALID_OPTION', { reason, ...place, expected, received, hint: typeof hint === 'function' ? hint() : hint });
+function invalid(
+  reason: 'type' | 'range', place: FieldPlace, expected: string, received: unknown, hint?: IntegerRange['hint'],
+): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason, ...place, expected, received, hint: typeof hint === 'function' ? hint() : hint,
+  });
 }

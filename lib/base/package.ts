@@ -1,5 +1,6 @@
-// The package's version, and the folder of its files that are not JavaScript: the addon and the images of the CUDA kernels. In a bundle, where
-// this code is part of the program's file, they lie beside that file (docs/install.md); package.json is bundled, since it is required by name.
+// The package's version, and the folder of its files that are not JavaScript: the addon and the images of the CUDA
+// kernels. In a bundle, where this code is part of the program's file, they lie beside that file (docs/install.md);
+// package.json is bundled, since it is required by name.
 
 import path = require('node:path');
 

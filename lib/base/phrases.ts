@@ -1,5 +1,5 @@
-// Phrases: the parts of error messages that need more than a template: lists, ranges, driver results, received values, what a
-// name was probably meant to be. Each function returns readable text for any input, and never throws.
+// Phrases: the parts of error messages that need more than a template: lists, ranges, driver results, received values,
+// what a name was probably meant to be. Each function returns readable text for any input, and never throws.
 
 import { distance } from 'fastest-levenshtein';
 import { types } from 'node:util';
@@ -11,15 +11,20 @@ import type { DriverCall, ErrorDetails, UnavailableReason } from './details.js';
 export const ownerNouns = {
   KvCache: 'cache', PagePool: 'page pool', Driver: 'driver', Mapper: 'mapper', MockDevice: 'mock device',
   OnlineScheduler: 'scheduler', Kernels: 'kernel set', DenseKernels: 'kernel set', DeviceMemory: 'device memory',
-  EncoderCache: 'encoder cache', RedisTier: 'Redis tier', DiskStore: 'disk store', ModelServer: 'server', BackgroundTokenizer: 'tokenizer', LlamaEngine: 'engine',
+  EncoderCache: 'encoder cache', RedisTier: 'Redis tier', DiskStore: 'disk store', ModelServer: 'server',
+  BackgroundTokenizer: 'tokenizer', LlamaEngine: 'engine',
   OnnxDecoder: 'decoder',
 } as const;
 
-export const unavailable: Readonly<Record<UnavailableReason, (details: ErrorDetails['KV_DRIVER_UNAVAILABLE']) => string>> = {
+export const unavailable: Readonly<Record<UnavailableReason, (
+  details: ErrorDetails['KV_DRIVER_UNAVAILABLE'],
+) => string>> = {
   'no-library': () => "libcuda.so.1 was not found. Install the NVIDIA driver, or use `driver: 'host'`.",
   'no-device': () => "the NVIDIA driver found no GPU. Check `nvidia-smi`, or use `driver: 'host'`.",
   'stub-library': () => "libcuda.so.1 is the CUDA toolkit's stub. Put the NVIDIA driver's own library before it.",
-  'init-failed': (details) => `it did not start${callResult(details)}. Check \`nvidia-smi\`, or use \`driver: 'host'\`.`,
+  'init-failed': (
+    details,
+  ) => `it did not start${callResult(details)}. Check \`nvidia-smi\`, or use \`driver: 'host'\`.`,
   'no-such-device': ({ device }) => `there is no device ${device ?? ''}`.trimEnd() + '. Choose another with `device`.',
   'memory-refused': (details) => `the system refused memory${callResult(details)}. Check the limits of this process.`,
   forked: () => 'this process is a fork of the one that opened it. Open the driver after the fork.',
@@ -60,18 +65,23 @@ export function apiVersion(version: number): string {
   return version === 0 ? 'unknown' : `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
 }
 
-/** The first two places with their reasons, and the number of others; a loader may try a dozen, and `details` has them all. */
+/**
+ * The first two places with their reasons, and the number of others; a loader may try a dozen, and `details` has them
+ * all.
+ */
 export function placesTried(tried: ErrorDetails['KV_ADDON_NOT_FOUND']['tried']): string {
   const shown = tried.slice(0, 2).map(({ path, reason }) => `${path} (${reason})`);
   const others = tried.length - shown.length;
-  return [...shown, ...(others > 0 ? [`${formatCount('other place', others)}`] : [])].join('; ') || 'no place was tried';
+  return [...shown, ...(others > 0 ? [`${formatCount('other place', others)}`] : [])].join('; ')
+    || 'no place was tried';
 }
 
 /** A received value as a message shows it: short, and safe to print. */
 export function describe(value: unknown): string {
   switch (typeof value) {
     case 'number': return describeNumber(value);
-    case 'string': return value.length > 60 ? `a string of ${formatNumber(value.length)} characters` : `'${printable(value)}'`;
+    case 'string': return value.length > 60 ? `a string of ${formatNumber(value.length)} characters`
+      : `'${printable(value)}'`;
     case 'bigint': return `${value}n`;
     case 'function': return 'a function';
     case 'object': return value === null ? 'null' : describeObject(value);
@@ -87,7 +97,8 @@ function describeNumber(value: number): string {
 }
 
 const typedArrayNames = new Set([
-  Int8Array, Uint8Array, Uint8ClampedArray, Int16Array, Uint16Array, Int32Array, Uint32Array, Float32Array, Float64Array, BigInt64Array, BigUint64Array,
+  Int8Array, Uint8Array, Uint8ClampedArray, Int16Array, Uint16Array, Int32Array, Uint32Array, Float32Array,
+  Float64Array, BigInt64Array, BigUint64Array,
 ].map(({ name }) => name));
 
 /** Names the object's class, where it has one. */
@@ -99,7 +110,9 @@ function describeObject(value: object): string {
     const { constructor } = value;
     const name = typeof constructor === 'function' ? printable(String(constructor.name)) : '';
     if (name === '' || name === 'Object' || name.length > 40) return 'an object';
-    if (typedArrayNames.has(name) && typedArrayKind(value) === undefined) return `an object with the prototype of a ${name}`;
+    if (typedArrayNames.has(name) && typedArrayKind(value) === undefined) {
+      return `an object with the prototype of a ${name}`;
+    }
     return `${/^(?!Uint)[AEIOU]/.test(name) ? 'an' : 'a'} ${name}`;
   } catch {
     return 'a revoked proxy';

@@ -1,9 +1,12 @@
-// RowArithmetic: converts between tokens and rows of a sequence. It is all that the prefix index knows about memory. Pure; T, the
-// tokens in a row, may be a fraction, also below 1.
+// RowArithmetic: converts between tokens and rows of a sequence. It is all that the prefix index knows about memory.
+// Pure; T, the tokens in a row, may be a fraction, also below 1.
 
 /** `KvCache` makes one from its layout. */
 export interface RowArithmetic {
-  /** One token and one row, in the largest unit that both are multiples of: T = rowUnits / tokenUnits tokens lie in a row. */
+  /**
+   * One token and one row, in the largest unit that both are multiples of: T = rowUnits / tokenUnits tokens lie in a
+   * row.
+   */
   readonly tokenUnits: number;
   readonly rowUnits: number;
   /** Rows that the first `tokens` tokens of a sequence touch: ⌈tokens / T⌉. */

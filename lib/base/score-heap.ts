@@ -1,5 +1,5 @@
-// ScoreHeap: extents by their scores, the lowest on top: a binary min-heap in which an extent's score may change. Equal scores rank by
-// a second number, then by the extent's own, so that a heap's top is that of a full sort. Pure.
+// ScoreHeap: extents by their scores, the lowest on top: a binary min-heap in which an extent's score may change. Equal
+// scores rank by a second number, then by the extent's own, so that a heap's top is that of a full sort. Pure.
 
 export class ScoreHeap {
   readonly #extents: number[] = [];

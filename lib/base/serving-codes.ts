@@ -1,5 +1,5 @@
-// The part of the catalogue about requests for tokens: how one ends without an answer in a scheduler, why the server refuses what a client
-// sends, and that the server cannot be watched.
+// The part of the catalogue about requests for tokens: how one ends without an answer in a scheduler, why the server
+// refuses what a client sends, and that the server cannot be watched.
 
 import type { CatalogueEntry, ErrorCode } from './details.js';
 import { formatCount, formatNumber } from './format.js';
@@ -7,7 +7,8 @@ import { joined } from './phrases.js';
 
 type ServingCode = Extract<
   ErrorCode,
-  | 'KV_QUEUE_FULL' | 'KV_DEADLINE_EXCEEDED' | 'KV_ENGINE_FAILED' | 'KV_ENGINE_STALLED' | 'KV_CALLBACK_FAILED' | 'KV_STREAM_STATE'
+  | 'KV_QUEUE_FULL' | 'KV_DEADLINE_EXCEEDED' | 'KV_ENGINE_FAILED'
+  | 'KV_ENGINE_STALLED' | 'KV_CALLBACK_FAILED' | 'KV_STREAM_STATE'
   | 'KV_REQUEST_INVALID' | 'KV_SERVER_UNREACHABLE' | 'KV_NOT_SUPPORTED'
 >;
 
@@ -61,7 +62,8 @@ export const servingCodes: { readonly [C in ServingCode]: CatalogueEntry<C> } = 
   KV_SERVER_UNREACHABLE: {
     class: 'KvError',
     recovery: 'retry',
-    template: ({ url, problem }) => `The server at ${url} cannot be watched: ${problem}. Start it with \`vkv serve\`, or give the address that it prints.`,
+    template: ({ url, problem }) =>
+      `The server at ${url} cannot be watched: ${problem}. Start it with \`vkv serve\`, or give the address that it prints.`,
   },
   KV_NOT_SUPPORTED: {
     class: 'KvError',

@@ -9,7 +9,8 @@ export const sideCodes: { readonly [C in SideCode]: CatalogueEntry<C> } = {
   KV_SIDE_STATE: {
     class: 'KvStateError',
     recovery: 'fix',
-    template: ({ operation, sideTensor, problem, hint }) => `Cannot ${operation} the side tensor \`${sideTensor}\`: ${problem}. ${hint}`,
+    template: ({ operation, sideTensor, problem, hint }) =>
+      `Cannot ${operation} the side tensor \`${sideTensor}\`: ${problem}. ${hint}`,
   },
   KV_ITEM_TOO_LARGE: {
     class: 'RangeError',

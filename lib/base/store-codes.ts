@@ -24,7 +24,9 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
   KV_STORE_UNAVAILABLE: {
     class: 'KvError',
     recovery: 'fix',
-    template: (details) => `Cannot open a disk store at ${printable(details.path)}: \`${details.call}\` returned ${statusText(details)}. ${remedy(details)}`,
+    template: (
+      details,
+    ) => `Cannot open a disk store at ${printable(details.path)}: \`${details.call}\` returned ${statusText(details)}. ${remedy(details)}`,
   },
   KV_STORE_LOCKED: {
     class: 'KvStateError',
@@ -36,7 +38,8 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
   KV_STORE_FOREIGN: {
     class: 'KvError',
     recovery: 'fix',
-    template: ({ path }) => `${printable(path)} is no part of a disk store, or damaged. Nothing was changed; name another directory, or move it away.`,
+    template: ({ path }) =>
+      `${printable(path)} is no part of a disk store, or damaged. Nothing was changed; name another directory, or move it away.`,
   },
   KV_STORE_VERSION: {
     class: 'KvError',
@@ -66,7 +69,9 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     class: 'KvError',
     recovery: 'fix',
     template: ({ tier, address, reason, reply }) =>
-      joined(`The store of the tier \`${printable(tier)}\` at ${printable(address)} refused: '${printable(reply.replace(/\.$/, ''))}'.`, remedies[reason]),
+      joined(
+        `The store of the tier \`${printable(tier)}\` at ${printable(address)} refused: '${printable(reply.replace(/\.$/, ''))}'.`,
+        remedies[reason]),
   },
   KV_TIER_DAMAGED: {
     class: 'KvError',

@@ -1,5 +1,5 @@
-// TimeHistogram: how often times of each length were observed, in buckets with fixed bounds, as Prometheus has them. Observing one
-// allocates nothing and costs a search of a few comparisons.
+// TimeHistogram: how often times of each length were observed, in buckets with fixed bounds, as Prometheus has them.
+// Observing one allocates nothing and costs a search of a few comparisons.
 
 /** Times by their length: how many, their sum, and how many were at most each bound. */
 export class TimeHistogram {

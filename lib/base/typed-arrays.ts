@@ -1,8 +1,9 @@
-// Reads the kind, length and memory of a caller's typed array with the language's own getters, taken when this module is loaded: a
-// prototype or a property that was put on the object cannot change the answer. Arrays of other realms (`vm`) count. And makes arrays: longer
-// copies, and shared ones.
+// Reads the kind, length and memory of a caller's typed array with the language's own getters, taken when this module
+// is loaded: a prototype or a property that was put on the object cannot change the answer. Arrays of other realms
+// (`vm`) count. And makes arrays: longer copies, and shared ones.
 //
-// Reading an element of a typed array runs no code of the caller's, so what was checked holds until the caller runs again.
+// Reading an element of a typed array runs no code of the caller's, so what was checked holds until the caller runs
+// again.
 
 /** Calls a getter of `prototype` on any value, also on one whose own property hides it. */
 function getterOf<T>(prototype: object, key: PropertyKey): (of: unknown) => T {
@@ -24,8 +25,12 @@ const sharedLengthGetter = getterOf<number>(SharedArrayBuffer.prototype, 'byteLe
 /** The class name, `Int32Array` and the like; undefined for anything but a typed array. A Buffer is a `Uint8Array`. */
 export const typedArrayKind = getterOf<string | undefined>(prototype, Symbol.toStringTag);
 
-/** The number of elements: 0 once the array is detached, or its buffer has shrunk below it. Throws TypeError for other values. */
-export const lengthOf: (array: Float32Array | Int32Array | Uint32Array | Uint16Array | Uint8Array) => number = lengthGetter;
+/**
+ * The number of elements: 0 once the array is detached, or its buffer has shrunk below it. Throws TypeError for other
+ * values.
+ */
+export const lengthOf: (array: Float32Array | Int32Array | Uint32Array | Uint16Array | Uint8Array) => number =
+  lengthGetter;
 
 export function isInt32Array(value: unknown): value is Int32Array {
   return typedArrayKind(value) === 'Int32Array';
@@ -40,7 +45,10 @@ export function floatsOf(array: Float32Array, from: number, length: number): Flo
   return new Float32Array(bufferGetter(array), byteOffsetGetter(array) + from * Float32Array.BYTES_PER_ELEMENT, length);
 }
 
-/** The bytes of a typed array or a DataView; undefined for anything else, and once its buffer is detached or has shrunk below it. */
+/**
+ * The bytes of a typed array or a DataView; undefined for anything else, and once its buffer is detached or has shrunk
+ * below it.
+ */
 export function bytesOf(view: unknown): Uint8Array | undefined {
   if (!ArrayBuffer.isView(view)) return undefined;
   const isArray = typedArrayKind(view) !== undefined;
@@ -73,8 +81,13 @@ export function isDetached(value: unknown): boolean {
   }
 }
 
-/** Elements of an array or a typed array of numbers, to be read once each, and how many there are; undefined for anything else. */
-export function elementsOf(value: unknown): { readonly elements: ArrayLike<unknown>; readonly length: number } | undefined {
+/**
+ * Elements of an array or a typed array of numbers, to be read once each, and how many there are; undefined for
+ * anything else.
+ */
+export function elementsOf(
+  value: unknown,
+): { readonly elements: ArrayLike<unknown>; readonly length: number } | undefined {
   const kind = typedArrayKind(value);
   if (kind === undefined && !isArray(value)) return undefined;
   const elements = value as ArrayLike<unknown>;
@@ -104,7 +117,10 @@ export function enlarged<T extends Int32Array | Uint8Array | Float64Array>(array
   return copy;
 }
 
-/** New floats, all 0, which commands may use that run later: shared memory can be neither detached nor shrunk under them. */
+/**
+ * New floats, all 0, which commands may use that run later: shared memory can be neither detached nor shrunk under
+ * them.
+ */
 export function sharedFloats(length: number): Float32Array {
   return new Float32Array(new SharedArrayBuffer(Float32Array.BYTES_PER_ELEMENT * length));
 }

@@ -1,22 +1,86 @@
-// Admission: how a request gets a slot, and in it as much of its prompt as is cached. Cheapest first: an idle slot that holds
-// the start of the prompt already is adopted; else whole groups of rows are aliased; the tokens of the last, partly matching
-// group are copied. What cannot be had is found out before anything changes.
+// Admission: how a request gets a slot, and in it as much of its prompt as is cached. Cheapest first: an idle slot that
+// holds the start of the prompt already is adopted; else whole groups of rows are aliased; the tokens of the last,
+// partly matching group are copied. What cannot be had is found out before anything changes.
 //
-// Owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what mapped.
+// The five ranges of a request's slot, from its first token on; each may be empty:
+//
+//   0         adoptedTokens      + aliasedTokens      + copiedTokens       promptTokens
+//   |  adopted  |     aliased      |      copied        |   to compute     |  ahead →
+//   | mapped    | other slots' or  | own rows; bytes of | own rows, set    | own rows, asked of
+//   | there     | cached rows      | a partly equal row | aside (`reserve`)| the mapper (`growth`)
+//   └──────────────── cachedTokens ─────────────────────┘
+//
+// Admission owns no state. On failure nothing has changed but, where the driver refused, which idle slot has what
+// mapped.
 
 import { createError, isKvError } from '../base/errors.js';
 import { cacheNews } from '../device/native.js';
+import type { PrefixDomain } from '../prefix/domain.js';
 import type { PrefixHit } from '../prefix/prefix-hit.js';
-import type { PrefixPath } from '../prefix/prefix-path.js';
-import type { CachedRows } from './cached-rows.js';
-import type { Admitted, AdmissionRequest, CachedBy, Prompt } from './admission-request.js';
+import type { PrefixPath } from '../prefix/prefix-tree.js';
 import type { SideRequest, SideTensors } from '../side/side-tensors.js';
+import type { CachedRows } from './cached-rows.js';
+import { compareFit } from './slot-choice.js';
 import type { RowSharing } from './row-sharing.js';
-import type { TailCopy } from './row-copies.js';
-import type { RowSupply } from './row-supply.js';
-import type { SlotMemory } from './slot-memory.js';
-import { noForeignRow, sharedTails } from './slots.js';
-import { TakeOver } from './take-over.js';
+import type { RowSupply, TailCopy } from './row-supply.js';
+import { GivenFence } from './slot-fences.js';
+import { noForeignRow, sharedTails, type SlotMemory } from './slots.js';
+
+// What a sequence asks for when it wants a slot, and what it gets. Types only.
+
+/** A prompt whose prefix may be cached. */
+export interface Prompt {
+  readonly domain: PrefixDomain;
+  readonly text: Int32Array;
+  readonly canRead: boolean;
+  readonly canWrite: boolean;
+  readonly priority: number;
+}
+
+/**
+ * Tokens that came from the cache, by how: `adopted` cost nothing, `aliased` a mapping per row, `copied` their bytes.
+ */
+export interface CachedBy {
+  /** Tokens that came with an idle slot that held them. */
+  readonly adoptedTokens: number;
+  /** Tokens whose rows were mapped under the slot. */
+  readonly aliasedTokens: number;
+  /** Tokens that were copied. */
+  readonly copiedTokens: number;
+}
+
+export interface AdmissionRequest {
+  readonly promptTokens: number;
+  /** Whether pages for all of them are set aside. */
+  readonly isEarmarked: boolean;
+  /** Number of the tenant, for scrubbing. */
+  readonly tenant: bigint;
+  readonly prompt: Prompt | undefined;
+  /** Side tensors that the sequence carries, as bits. */
+  readonly needs: number;
+  /** On which the sequence's work will be queued, if that was said. */
+  readonly stream: bigint | undefined;
+  /** Whether the cache itself asks, to move K and V: counted apart, and no use of the text. */
+  readonly isTransfer: boolean;
+}
+
+export interface Admitted {
+  readonly slot: number;
+  readonly cachedTokens: number;
+  readonly cachedBy: CachedBy;
+  /**
+   * Tokens of the prompt, from its start, that running sequences have computed or are computing; 0 if no more than
+   * cached ones.
+   */
+  readonly pendingTokens: number;
+  /** What was kept at the end of the prompt; only when all of it is cached. */
+  readonly keptValue: unknown;
+}
+
+/** Texts that the policy is asked for. More save more mappings, and stray further from its order. */
+const candidates = 8;
+/** Rows that are evicted beyond need, at most: as a share of those that need not be mapped for it. */
+const excessShare = 1 / 4;
 
 /** What is cached of a prompt, and the cheapest way to it. */
 interface Plan {
@@ -29,7 +93,10 @@ interface Plan {
   /** Slot to adopt, or -1, and how many of the groups it has. */
   readonly adoptedSlot: number;
   readonly adoptedGroups: number;
-  /** Group from which the tokens behind the shared groups are copied, or -1, and slots whose queued work may still write it. */
+  /**
+   * Group from which the tokens behind the shared groups are copied, or -1, and slots whose queued work may still write
+   * it.
+   */
   readonly copiedId: number;
   readonly writers: readonly number[];
   /** Pages of the groups to have that running sequences use already. */
@@ -43,7 +110,8 @@ interface Plan {
 const noSlots: readonly number[] = [];
 
 const nothing: Plan = {
-  hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1, writers: noSlots, usedPages: 0, sourcePages: 0,
+  hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1,
+  writers: noSlots, usedPages: 0, sourcePages: 0,
   keptValue: undefined,
 };
 
@@ -60,7 +128,7 @@ export class Admission {
   readonly #cached: CachedRows;
   readonly #sharing: RowSharing;
   readonly #side: SideTensors;
-  readonly #takeOver: TakeOver;
+  readonly #leaves = new Int32Array(candidates);
   #ids = new Int32Array(64);
 
   constructor(memory: SlotMemory, supply: RowSupply, cached: CachedRows, sharing: RowSharing, side: SideTensors) {
@@ -69,12 +137,11 @@ export class Admission {
     this.#cached = cached;
     this.#sharing = sharing;
     this.#side = side;
-    this.#takeOver = new TakeOver(memory, supply, cached);
   }
 
   /**
-   * Commits have been flushed. Throws KV_NO_FREE_SLOT, for which `retiringSlots` is told, KV_OUT_OF_PAGES, KV_LENGTH_OUT_OF_RANGE or
-   * what the driver throws.
+   * Commits have been flushed. Throws KV_NO_FREE_SLOT, for which `retiringSlots` is told, KV_OUT_OF_PAGES,
+   * KV_LENGTH_OUT_OF_RANGE or what the driver throws.
    */
   admit(request: AdmissionRequest, retiringSlots: number): Admitted {
     const { prompt } = request;
@@ -98,11 +165,12 @@ export class Admission {
   }
 
   /**
-   * Gives an idle slot to a copy of the sequence in `from`, which no prepared batch computes on. Commits have been flushed. On failure nothing has
-   * changed. Throws KV_NO_FREE_SLOT, for which `retiringSlots` is told, KV_SLOT_BUSY, or what the driver throws.
+   * Gives an idle slot to a copy of the sequence in `from`, which no prepared batch computes on. Commits have been
+   * flushed. On failure nothing has changed. Throws KV_NO_FREE_SLOT, for which `retiringSlots` is told, KV_SLOT_BUSY,
+   * or what the driver throws.
    */
   fork(from: number, retiringSlots: number): Admitted {
-    const { native, slots, late } = this.#memory;
+    const { native, slots, background } = this.#memory;
     const { registry, choice } = this.#cached;
     if (!slots.hasRoom(from, slots.length[from]!)) { // it has lost rows
       throw createError('KV_SLOT_BUSY', { slot: from, operation: 'fork', holder: 'the quarantine' });
@@ -118,11 +186,14 @@ export class Admission {
     } catch (error) {
       this.#side.retire(slot);
       registry.stop(slot);
-      late.attempt(() => this.#cached.vacate(slot, 0));
+      background.attempt(() => this.#cached.vacate(slot, 0));
       throw error;
     }
     const cachedTokens = slots.length[slot]!;
-    return { slot, cachedTokens, cachedBy: { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 }, pendingTokens: 0, keptValue: undefined };
+    return {
+      slot, cachedTokens, cachedBy: { adoptedTokens: 0, aliasedTokens: cachedTokens, copiedTokens: 0 },
+      pendingTokens: 0, keptValue: undefined,
+    };
   }
 
   /** What is cached of the prompt in K, V and every side tensor that the sequence carries. */
@@ -141,7 +212,9 @@ export class Admission {
     if (needs !== 0) this.#side.checkAdmission(sideRequest(plan, request, plan.hit?.node ?? -1));
     const promptRows = layout.rowsFor(promptTokens);
     const earmarkedRows = isEarmarked ? promptRows : 0;
-    if (plan.tokens === 0 && layout.pagesFor(earmarkedRows) > news[cacheNews.availablePages]!) this.#takeOver.makeWay(promptRows);
+    if (plan.tokens === 0 && layout.pagesFor(earmarkedRows) > news[cacheNews.availablePages]!) {
+      this.#evictWholeText(promptRows);
+    }
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
     // What is ready may lack rows of its last group.
@@ -160,7 +233,8 @@ export class Admission {
     else this.#cached.choice.remove(slot);
     this.#attach(slot, plan, request, cachedRows, earmarkedRows);
     return {
-      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens, keptValue: plan.keptValue,
+      slot, cachedTokens: plan.tokens, cachedBy: this.#cachedBy(plan), pendingTokens: plan.pendingTokens,
+      keptValue: plan.keptValue,
     };
   }
 
@@ -173,7 +247,8 @@ export class Admission {
     const sourcePages = tailRow >= 0 && numbers.users[tailRow] === 0 ? numbers.pagesOf(tailRow) : 0;
     const usedPages = this.#cached.pagesInUse(this.#ids, wholeRows); // those of its start, as a rule
     const plan: Plan = { // with every field: an object that grows while it is copied is slow
-      hit, tokens, pendingTokens, groups: wholeRows, adoptedSlot: -1, adoptedGroups: 0, copiedId: tailRow, writers: noSlots, usedPages, sourcePages, keptValue: value,
+      hit, tokens, pendingTokens, groups: wholeRows, adoptedSlot: -1, adoptedGroups: 0, copiedId: tailRow,
+      writers: noSlots, usedPages, sourcePages, keptValue: value,
     };
     // A sequence that adopts a row that is not full writes on in it, so nothing may lie behind the match there.
     if (tailRow >= 0 && isTailWhole && numbers.mappers[tailRow] === 1) {
@@ -182,7 +257,7 @@ export class Admission {
       if (slot >= 0) return { ...plan, groups, adoptedSlot: slot, adoptedGroups: groups, copiedId: -1, sourcePages: 0 };
     }
     // A copy cannot be put behind a step of the engine: what it may still be writing is not found yet.
-    const writers = tailRow < 0 ? noSlots : this.#sharing.copies.writersOf(tailRow);
+    const writers = tailRow < 0 ? noSlots : this.#sharing.writersOf(tailRow);
     if (writers.some((writer) => this.#memory.fences.writtenStep(writer) >= 0)) {
       hit.limitTo(this.#memory.groups.tokensIn(wholeRows));
       return this.#plan(hit);
@@ -204,19 +279,22 @@ export class Admission {
     throw createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.sequences, retiringSlots });
   }
 
-  /** Gives the slot what the plan says, and sets the prompt's pages aside. When that fails, the slot is idle again as it was. */
+  /**
+   * Gives the slot what the plan says, and sets the prompt's pages aside. When that fails, the slot is idle again as it
+   * was.
+   */
   #attach(slot: number, plan: Plan, request: AdmissionRequest, cachedRows: number, earmarkedRows: number): void {
-    const { slots, late } = this.#memory;
+    const { slots, background } = this.#memory;
     const { promptTokens, isEarmarked, tenant, prompt, needs, stream, isTransfer } = request;
     const { registry, tokens, index } = this.#cached;
     let path: PrefixPath | undefined;
-    let isBorrowing = false;
+    let isHeld = false;
     try {
       const ids = registry.idsOf(slot);
       path = this.#open(ids, plan, prompt, isTransfer);
       registry.start(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
-      isBorrowing = plan.copiedId >= 0;
-      if (isBorrowing) registry.borrow(plan.copiedId);
+      isHeld = plan.copiedId >= 0;
+      if (isHeld) registry.hold(plan.copiedId);
       if (needs !== 0) {
         this.#side.admit(slot, sideRequest(plan, request, path?.node ?? -1));
       }
@@ -228,24 +306,27 @@ export class Admission {
         rows: copy.tokens > 0 ? cachedRows : 0, earmarkedRows,
       });
       if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
-      if (copy.stream !== undefined) this.#sharing.copies.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
+      if (copy.stream !== undefined) this.#sharing.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
       if (needs !== 0) this.#side.retire(slot);
       registry.leave(slot, plan.adoptedGroups);
       registry.stop(slot);
       this.#cached.list(slot, plan.adoptedGroups);
       if (path !== undefined) index.release(path);
-      late.attempt(() => {
+      background.attempt(() => {
         this.#cached.endDropped();
       });
       throw error;
     } finally {
-      if (isBorrowing) registry.giveBack(plan.copiedId);
+      if (isHeld) registry.letGo(plan.copiedId);
     }
-    slots.lease(slot, { tokens: plan.tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, tenant, sharedTail: sharedTails.none, isTransfer });
+    slots.lease(slot, {
+      tokens: plan.tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, tenant, sharedTail: sharedTails.none,
+      isTransfer,
+    });
     if (path === undefined || prompt === undefined) return;
     tokens.open(slot, { path, buffer: prompt.text, count: prompt.text.length });
-    if (this.#cached.hasDropped) late.attempt(() => { this.#cached.endDropped(); });
+    if (this.#cached.hasDropped) background.attempt(() => { this.#cached.endDropped(); });
   }
 
   /** Opens the path of the prompt, whose rows are `ids` from here on. */
@@ -254,17 +335,19 @@ export class Admission {
     const { index } = this.#cached;
     const { domain, text, canWrite, priority } = prompt;
     const hit = plan.hit ?? index.match(domain, text, 0);
-    return index.open(hit, { rows: ids, isStored: canWrite, level: priority, isTransfer, promptTokens: text.length, announced: text });
+    return index.open(hit, {
+      rows: ids, isStored: canWrite, level: priority, isTransfer, promptTokens: text.length, announced: text,
+    });
   }
 
   /**
-   * How the matching tokens of a group that goes on differently are copied: queued on `stream` behind the work that is queued on the group, which is
-   * ordered for it, or at once, when that work is over.
+   * How the matching tokens of a group that goes on differently are copied: queued on `stream` behind the work that is
+   * queued on the group, which is ordered for it, or at once, when that work is over.
    */
   #copyFor(slot: number, stream: bigint | undefined, { tokens, copiedId, writers }: Plan, rows: number): Copy {
     if (copiedId < 0) return noCopy;
     const fences = this.#memory.fences;
-    const source = writers.length === 0 ? -1 : this.#sharing.copies.sourceOf(copiedId, slot, rows);
+    const source = writers.length === 0 ? -1 : this.#sharing.sourceOf(copiedId, slot, rows);
     if (source < 0 || stream === undefined) {
       for (const writer of writers) fences.waitWritten(writer, 'copy from');
       return { source: -1, id: copiedId, rows, tokens, stream: undefined, usedSlots: [] };
@@ -274,7 +357,9 @@ export class Admission {
     return { source, id: copiedId, rows, tokens, stream, usedSlots: [source, ...writers] };
   }
 
-  /** What will be queued for the slot on `stream` runs after work on other streams that may still write what it shares. */
+  /**
+   * What will be queued for the slot on `stream` runs after work on other streams that may still write what it shares.
+   */
   #orderBehindWriters(slot: number, stream: bigint | undefined, ids: Int32Array, groups: number): void {
     const { layout, slots } = this.#memory;
     const { registry } = this.#cached;
@@ -294,9 +379,252 @@ export class Admission {
     const aliasedTokens = adoptedGroups === groups ? 0 : Math.min(tokens, arithmetic.tokensIn(groups)) - adoptedTokens;
     return { adoptedTokens, aliasedTokens, copiedTokens: tokens - adoptedTokens - aliasedTokens };
   }
+
+  /**
+   * Which cached text makes way for a new one as a whole, so that the new one gets its slot with the rows mapped there:
+   * the eviction policy names the texts that may go, and of those the one is chosen whose rows fit the prompt. Where a
+   * text of its own must displace cached ones, those go first that idle slots hold: it then gets one with their
+   * rows.
+   */
+  #evictWholeText(promptRows: number): void {
+    if (!this.#memory.slots.hasFree()) return;
+    const missing = this.#missingPages(promptRows);
+    if (missing <= 0) return;
+    const leaf = this.#bestLeaf(promptRows, missing);
+    if (leaf < 0) {
+      this.#cached.evictInPlace(missing);
+      return;
+    }
+    this.#cached.index.evictLeaf(leaf);
+    this.#cached.endDropped();
+    const left = this.#missingPages(promptRows);
+    if (left > 0) this.#cached.evictInPlace(left);
+  }
+
+  /**
+   * Pages that the prompt lacks beside the fullest slot without content, and that only eviction gives; 0 or less: none,
+   * or not even so.
+   */
+  #missingPages(promptRows: number): number {
+    const { layout, slots, news } = this.#memory;
+    const fullest = this.#cached.choice.fullestBlank();
+    const lackingPages = (): number => layout.pagesBetween(fullest < 0 ? 0 : slots.rows[fullest]!, promptRows);
+    if (lackingPages() <= news[cacheNews.availablePages]!) return 0;
+    return this.#supply.missingWithoutEviction(lackingPages, fullest);
+  }
+
+  /** The leaf whose slot has the fewest rows that are enough, or else the most; -1: none is worth it. */
+  #bestLeaf(promptRows: number, missingPages: number): number {
+    const { index, choice } = this.#cached;
+    const { slots, layout } = this.#memory;
+    const missingRows = Math.ceil(missingPages / layout.pagesPerRow);
+    const fullest = choice.fullestBlank();
+    const blankRows = fullest < 0 ? 0 : slots.rows[fullest]!;
+    const count = index.victims(this.#leaves);
+    let best = -1;
+    let bestRows = 0;
+    for (let at = 0; at < count; at += 1) {
+      const leaf = this.#leaves[at]!;
+      const rows = this.#rowsOfText(leaf);
+      const gained = Math.min(rows, promptRows) - blankRows;
+      if (gained <= 0 || rows - missingRows > excessShare * gained) continue;
+      if (best >= 0 && compareFit(rows, bestRows, promptRows) >= 0) continue;
+      best = leaf;
+      bestRows = rows;
+    }
+    return best;
+  }
+
+  /**
+   * Rows of an idle slot that hold this text and no other, from the first on; 0: there is none, or other slots map some
+   * of them.
+   */
+  #rowsOfText(leaf: number): number {
+    const { index, choice, registry } = this.#cached;
+    const lastRow = index.lastRowOfWhole(leaf);
+    const slot = lastRow < 0 ? -1 : choice.freeEndingIn(lastRow);
+    if (slot < 0 || registry.numbers.mappers[registry.idsOf(slot)[0]!]! > 1) return 0;
+    return this.#memory.slots.rows[slot]!;
+  }
 }
 
 /** What a sequence begins with in its side tensors, where its text ends in `node`. */
-function sideRequest({ tokens }: Plan, { promptTokens, isEarmarked, needs, tenant }: AdmissionRequest, node: number): SideRequest {
+function sideRequest(
+  { tokens }: Plan, { promptTokens, isEarmarked, needs, tenant }: AdmissionRequest, node: number,
+): SideRequest {
   return { node, tokens, earmarkedTokens: isEarmarked ? promptTokens : 0, needs, tenant };
+}
+
+// SlotLeases: which sequence has which slot. Leases idle slots to new sequences and forks, and retires released ones
+// behind their fences. A slot changes hands only when it is idle: released, in no prepared batch and past its fence.
+// Every call that decides hears first what has happened since: rows that the mapper mapped, fences that passed, tokens
+// that were committed, failures that no call reported.
+
+export class SlotLeases {
+  readonly #memory: SlotMemory;
+  readonly #admission: Admission;
+  readonly #supply: RowSupply;
+  readonly #cached: CachedRows;
+  readonly #sharing: RowSharing;
+  /** Released slots that are not idle yet. */
+  readonly #retiring = new Set<number>();
+  #acquired = 0;
+  #released = 0;
+
+  constructor(memory: SlotMemory, admission: Admission, supply: RowSupply, cached: CachedRows, sharing: RowSharing) {
+    this.#memory = memory;
+    this.#admission = admission;
+    this.#supply = supply;
+    this.#cached = cached;
+    this.#sharing = sharing;
+  }
+
+  get acquired(): number {
+    return this.#acquired;
+  }
+
+  get released(): number {
+    return this.#released;
+  }
+
+  /** Slots that wait for queued work before they are idle, or before they are rid of rows that they gave up. */
+  get waiting(): number {
+    return this.#retiring.size + this.#sharing.waiting;
+  }
+
+  /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
+  synchronize(): void {
+    const { background } = this.#memory;
+    this.#memory.synchronize();
+    if (this.waiting > 0) background.attempt(() => { this.pollRetirement(); });
+    if (this.#cached.hasNews) background.attempt(() => { this.#cached.flushCommits(); });
+    this.#cached.tokens.endDropped();
+  }
+
+  /** Leases a slot. On failure nothing has changed. Throws as `Admission.admit`. */
+  acquire(request: AdmissionRequest): Admitted {
+    this.#memory.pool.driver.checkAlive();
+    this.synchronize();
+    this.#checkFree(request.isTransfer);
+    const admitted = this.#admit(request);
+    this.#acquired += 1;
+    return admitted;
+  }
+
+  /**
+   * Leases a slot to a copy of the sequence in `from`, which no prepared batch computes on. On failure nothing has
+   * changed.
+   */
+  fork(from: number): Admitted {
+    this.#memory.pool.driver.checkAlive();
+    this.synchronize();
+    const admitted = this.#admission.fork(from, this.#retiring.size);
+    this.#acquired += 1;
+    return admitted;
+  }
+
+  /**
+   * Retires a slot behind the batch that computes on it, the fences of its commits, and `fence`. When recording the
+   * fence fails, nothing has changed.
+   */
+  release(slot: number, fence = new GivenFence()): void {
+    const { native, pool, slots, views, background } = this.#memory;
+    this.synchronize();
+    this.#memory.fences.release(slot, fence);
+    views.revoke(slot);
+    native.cancel(slot);
+    native.earmark(slot, 0);
+    slots.retire(slot);
+    this.#cached.tokens.finish(slot);
+    this.#released += 1;
+    if (!this.#isBusy(slot)) {
+      this.#becomeIdle(slot);
+    } else {
+      this.#retiring.add(slot);
+      if (fence.isNone) background.attempt(() => this.pollRetirement()); // what its commits named may be over
+      pool.capacity.raise(); // what was set aside for it, and fences to ask for
+    }
+    this.#supply.keepEager();
+  }
+
+  /**
+   * Drops the last tokens of the sequence in a slot, which no prepared batch computes on: `tokens` stay. Never throws.
+   */
+  truncate(slot: number, tokens: number): void {
+    const { pool, background } = this.#memory;
+    background.attempt(() => this.#sharing.truncate(slot, tokens));
+    pool.capacity.raise();
+  }
+
+  /**
+   * Slots whose fence has passed become idle, and rows given up behind one are unmapped. Throws the first failure of
+   * polling or unmapping, after all were tried; what failed stays behind its fence.
+   */
+  pollRetirement(): void {
+    if (this.waiting === 0) return;
+    this.#cached.tokens.pollCopies();
+    try {
+      this.#memory.fences.poll();
+    } finally {
+      for (const slot of this.#retiring) {
+        if (this.#isBusy(slot)) continue;
+        this.#retiring.delete(slot);
+        this.#becomeIdle(slot);
+      }
+      this.#sharing.unmapGivenUp();
+    }
+  }
+
+  /**
+   * Before a refusal for want of pages stands, all caches of the pool ask their fences. Throws `error` unless one has
+   * passed that pages were behind.
+   */
+  checkRetry(error: unknown): void {
+    if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#memory.pool.pollFences()) throw error;
+  }
+
+  #admit(request: AdmissionRequest): Admitted {
+    try {
+      return this.#admission.admit(request, this.#retiring.size);
+    } catch (error) {
+      this.checkRetry(error);
+      return this.#admission.admit(request, this.#retiring.size);
+    }
+  }
+
+  /** Asks every fence. True when pages may be free that were not. */
+  pollFences(): boolean {
+    const { background } = this.#memory;
+    const { passes } = this.#memory.fences;
+    const waiting = this.waiting;
+    background.attempt(() => this.#memory.fences.poll());
+    background.attempt(() => this.pollRetirement());
+    return this.#memory.fences.passes > passes || this.waiting < waiting;
+  }
+
+  #checkFree(isTransfer: boolean): void {
+    if (!this.#memory.slots.canLease(isTransfer)) throw this.#noFreeSlot();
+  }
+
+  #noFreeSlot(): Error {
+    return createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.sequences, retiringSlots: this.#retiring.size });
+  }
+
+  /** Whether a prepared batch or queued work may still use the slot, or rows of its side tensors are on their way. */
+  #isBusy(slot: number): boolean {
+    return this.#memory.slots.isComputing(slot) || this.#memory.fences.isPending(slot)
+      || this.#cached.tokens.isArriving(slot);
+  }
+
+  #becomeIdle(slot: number): void {
+    const { pool, slots, background } = this.#memory;
+    slots.becomeIdle(slot);
+    background.attempt(() => this.#cached.retire(slot));
+    this.#cached.tokens.retire(slot);
+    background.attempt(() => {
+      this.#supply.keepToLimit();
+      pool.keepToBudget();
+    });
+    pool.capacity.raise();
+  }
 }

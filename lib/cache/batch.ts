@@ -1,6 +1,6 @@
-// Batch: the sequences of one forward pass and how many tokens each computes. Filled anew every step and reused: its arrays
-// are made once and only grow. A batch is open (add, clear), then prepared, then open again after commit or discard, with what was
-// added until `clear`: a decoding batch whose sequences stay the same need not be filled again.
+// Batch: the sequences of one forward pass and how many tokens each computes. Filled anew every step and reused: its
+// arrays are made once and only grow. A batch is open (add, clear), then prepared, then open again after commit or
+// discard, with what was added until `clear`: a decoding batch whose sequences stay the same need not be filled again.
 
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible } from '../base/options.js';
@@ -8,7 +8,8 @@ import { Sequence } from './sequence.js';
 import { Slots, type SlotNumbers } from './slots.js';
 
 /**
- * Sequences of one forward pass and their new tokens. Made by `KvCache.createBatch` and used again: clear, add, prepare, commit.
+ * Sequences of one forward pass and their new tokens. Made by `KvCache.createBatch` and used again: clear, add,
+ * prepare, commit.
  */
 export class Batch {
   readonly #owner: Slots;
@@ -39,7 +40,9 @@ export class Batch {
   }
 
   /** Throws KV_INVALID_OPTION or KV_BATCH_STATE unless it is a batch of these slots, prepared or not. @internal */
-  static check(batch: Batch, slots: Slots, operation: 'prepare' | 'commit' | 'discard' | 'writeSide', isPrepared: boolean): void {
+  static check(
+    batch: Batch, slots: Slots, operation: 'prepare' | 'commit' | 'discard' | 'writeSide', isPrepared: boolean,
+  ): void {
     if (!Batch.isInstance(batch)) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'type', owner: `KvCache.${operation}`, option: 'batch', expected: 'a Batch', received: batch,
@@ -53,7 +56,9 @@ export class Batch {
     if (batch.#isPrepared === isPrepared) return;
     throw createError('KV_BATCH_STATE', {
       operation, ...isPrepared
-        ? { problem: 'is not prepared', hint: 'Call `prepare` before the pass, and `commit` or `discard` once after it.' }
+        ? {
+          problem: 'is not prepared', hint: 'Call `prepare` before the pass, and `commit` or `discard` once after it.',
+        }
         : { problem: 'is prepared already', hint: 'Commit or discard it first.' },
     });
   }
@@ -106,7 +111,10 @@ export class Batch {
       });
     }
     if (this.#filling[slot] === this.#fillings) {
-      throw createError('KV_BATCH_STATE', { operation: 'add to', problem: `has the sequence in slot ${slot} already`, hint: 'Add a sequence once, with all tokens it computes in the pass.' });
+      throw createError('KV_BATCH_STATE', {
+        operation: 'add to', problem: `has the sequence in slot ${slot} already`,
+        hint: 'Add a sequence once, with all tokens it computes in the pass.',
+      });
     }
     if (this.#length === this.#slots.length) this.#extend();
     this.#filling[slot] = this.#fillings;
@@ -147,7 +155,9 @@ export class Batch {
   }
 
   #checkOpen(operation: string): void {
-    if (this.#isPrepared) throw createError('KV_BATCH_STATE', { operation, problem: 'is prepared', hint: 'Commit or discard it first.' });
+    if (this.#isPrepared) {
+      throw createError('KV_BATCH_STATE', { operation, problem: 'is prepared', hint: 'Commit or discard it first.' });
+    }
   }
 
   #extend(): void {

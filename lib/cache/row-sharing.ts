@@ -1,33 +1,44 @@
-// RowSharing: how running sequences come to share rows and to have their own. It forks them, gives a sequence a row of its own before
-// it writes to one that must stay as it is, and takes back what a shortened sequence shares behind its end. How rows end is
-// CachedRows' and RowRegistry's part; it decides nothing, as the index finds and evicts.
+// RowSharing: how running sequences come to share rows and to have their own. It forks them, gives a sequence a row of
+// its own before it writes to one that must stay as it is for another sequence or a cached text, and takes back what a
+// shortened sequence shares behind its end. How rows end is CachedRows' and RowRegistry's part; it decides nothing, as
+// the index finds and evicts.
 //
 // Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
 
+import { isKvError } from '../base/errors.js';
 import type { CachedRows } from './cached-rows.js';
-import { GivenUpRows } from './given-up-rows.js';
-import { RowCopies, type CopyRoom } from './row-copies.js';
-import type { SlotMemory } from './slot-memory.js';
-import { noForeignRow, sharedTails, slotStates, type Lease } from './slots.js';
+import { type Lease, noForeignRow, sharedTails, type SlotMemory, slotStates } from './slots.js';
+
+/** Where the pages of copies come from. */
+export interface CopyRoom {
+  /** Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them. */
+  withRoom(slot: number, pages: number, work: () => void): void;
+  /** Sets pages aside until the slot has `rows` rows. */
+  earmark(slot: number, rows: number): void;
+  /** Whether so many pages more can be had beside all that is asked for. */
+  canSpare(pages: number): boolean;
+}
 
 export class RowSharing {
-  readonly givenUp: GivenUpRows;
-  readonly copies: RowCopies;
   readonly #memory: SlotMemory;
   readonly #cached: CachedRows;
+  /** Running sequences' slots that still map rows which they gave up. */
+  readonly #givingUp = new Set<number>();
 
   constructor(memory: SlotMemory, cached: CachedRows) {
-    const { registry, tokens } = cached;
     this.#memory = memory;
     this.#cached = cached;
-    this.givenUp = new GivenUpRows(memory, registry);
-    this.copies = new RowCopies(memory, registry, tokens);
+  }
+
+  /** Slots that wait for queued work before rows that they gave up are unmapped there. */
+  get waiting(): number {
+    return this.#givingUp.size;
   }
 
   /** Before a slot is written to from its length on: pages that `makeWritable` takes. */
   detachPages(slot: number): number {
     const tail = this.#sharedTail(slot);
-    return tail < 0 ? 0 : this.copies.pagesFor(slot, tail);
+    return tail < 0 ? 0 : this.#copyPages(slot, tail);
   }
 
   /** Before the slots of a batch get memory: see `CachedRows.flushBesideWithheld`. */
@@ -36,8 +47,8 @@ export class RowSharing {
   }
 
   /**
-   * The group that must stay as it is for others where the slot is written to next, or -1: other running sequences use it, of which `left`
-   * will not, or what is cached behind the slot's tokens is withheld.
+   * The group that must stay as it is for others where the slot is written to next, or -1: other running sequences use
+   * it, of which `left` will not, or what is cached behind the slot's tokens is withheld.
    */
   contestedTail(slot: number, left: ReadonlyMap<number, number>): number {
     const tail = this.#sharedTail(slot);
@@ -48,38 +59,48 @@ export class RowSharing {
   }
 
   /**
-   * Before a copy of the slot's last group is refused: the index hears what sequences have computed, by which the slot may need none. `mayEvict`:
-   * what is cached behind the slot's tokens there, and no running sequence uses, goes. Returns whether the slot can be written to then.
+   * Before a copy of the slot's last group is refused: the index hears what sequences have computed, by which the slot
+   * may need none. `mayEvict`: what is cached behind the slot's tokens there, and no running sequence uses, goes.
+   * Returns whether the slot can be written to then.
    */
   claimTail(slot: number, mayEvict: boolean): boolean {
     const { registry, tokens } = this.#cached;
     const tail = this.#sharedTail(slot);
-    if (tail < 0 || tokens.of(slot) === undefined || registry.ownersOf(registry.idsOf(slot)[tail]!) > 1) return tail < 0;
+    if (tail < 0 || tokens.of(slot) === undefined || registry.ownersOf(registry.idsOf(slot)[tail]!) > 1) {
+      return tail < 0;
+    }
     this.#cached.flushCommits();
-    if (mayEvict && this.#sharedTail(slot) >= 0 && !this.#cached.withheld.has(registry.idsOf(slot)[tail]!)) this.#cached.claim(slot, tail);
+    if (mayEvict && this.#sharedTail(slot) >= 0 && !this.#cached.withheld.has(registry.idsOf(slot)[tail]!)) {
+      this.#cached.claim(slot, tail);
+    }
     return this.#sharedTail(slot) < 0;
   }
 
   /**
-   * Before `makeWritable`: gives up what the slot shares behind its length, and waits for queued work where that is in the way of
-   * tokens up to `end`. Throws KV_WORK_QUEUED when only a step of the engine can make way, and what the driver throws.
+   * Before `makeWritable`: gives up what the slot shares behind its length, and waits for queued work where that is in
+   * the way of tokens up to `end`. Throws KV_WORK_QUEUED when only a step of the engine can make way, and what the
+   * driver throws.
    */
   clearWay(slot: number, end: number): void {
+    const { layout, slots, fences } = this.#memory;
     this.#leaveBehind(slot);
-    this.givenUp.clear(slot, this.#memory.layout.rowsFor(end));
+    if (slots.foreignRow[slot]! >= layout.rowsFor(end)) return;
+    fences.wait(slot, 'write to');
+    this.#unmapGivenUp(slot);
   }
 
   /**
-   * Gives the slot rows of its own from its length on: what it shares there is copied. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED when
-   * only a step of the engine can make way, and what the driver throws; the slot then has what it had.
+   * Gives the slot rows of its own from its length on: what it shares there is copied. Throws KV_OUT_OF_PAGES,
+   * KV_WORK_QUEUED when only a step of the engine can make way, and what the driver throws; the slot then has what it
+   * had.
    */
   makeWritable(slot: number, room: CopyRoom): void {
     const { layout, slots } = this.#memory;
     const { registry } = this.#cached;
     const tail = this.#sharedTail(slot);
     const rows = layout.rowsFor(slots.length[slot]!);
-    if (tail >= 0 && !this.copies.moveOthers(slot, tail, room)) {
-      this.copies.detach(slot, tail, room);
+    if (tail >= 0 && !this.#moveOthers(slot, tail, room)) {
+      this.#detach(slot, tail, room);
     } else if (registry.rowsOfLast(slot) > rows) { // it has taken tokens back that only it had: rows behind are its own
       registry.trim(slot, rows - (registry.named[slot]! - 1) * layout.groupRows);
     }
@@ -87,8 +108,8 @@ export class RowSharing {
   }
 
   /**
-   * Whether the slot's tokens [from, to) are its sequence's alone to write: no other slot maps them, and none of them is, or is going
-   * to be, in the prefix cache.
+   * Whether the slot's tokens [from, to) are its sequence's alone to write: no other slot maps them, and none of them
+   * is, or is going to be, in the prefix cache.
    */
   isWritable(slot: number, from: number, to: number): boolean {
     const { slots, groups } = this.#memory;
@@ -108,7 +129,10 @@ export class RowSharing {
     return true;
   }
 
-  /** Drops the slot's tokens from `tokens` on, which no prepared batch computes on. What is left of them is told as it fails. */
+  /**
+   * Drops the slot's tokens from `tokens` on, which no prepared batch computes on. What is left of them is told as it
+   * fails.
+   */
   truncate(slot: number, tokens: number): void {
     const { layout, slots, groups } = this.#memory;
     const { registry } = this.#cached;
@@ -122,8 +146,8 @@ export class RowSharing {
       const rows = layout.rowsFor(tokens);
       const last = registry.named[slot]! - 1;
       if (registry.namedRows(slot) > rows && registry.numbers.mappers[registry.idsOf(slot)[last]!]! > 1) {
-        this.givenUp.add(slot, rows);
-        this.givenUp.unmap(slot);
+        this.#giveUp(slot, rows);
+        this.#unmapGivenUp(slot);
       }
     } finally {
       this.#cached.endDropped();
@@ -131,8 +155,9 @@ export class RowSharing {
   }
 
   /**
-   * `slot`, which is empty, gets all that `from` has computed: rows are shared, also the last one until either writes. Commits have
-   * been flushed. Returns the lease that begins with it. Throws what the driver throws; then the slot may have rows.
+   * `slot`, which is empty, gets all that `from` has computed: rows are shared, also the last one until either writes.
+   * Commits have been flushed. Returns the lease that begins with it. Throws what the driver throws; then the slot may
+   * have rows.
    */
   fork(from: number, slot: number): Lease {
     const { native, layout, slots, groups } = this.#memory;
@@ -154,15 +179,20 @@ export class RowSharing {
       throw error;
     }
     this.#memory.fences.setStream(slot, this.#memory.fences.streamOf(from));
-    if (groups.wholeRows(length) < count) slots.setSharedTail(from, Math.max(slots.sharedTail[from]!, sharedTails.forked));
-    if (known !== undefined && path !== undefined) tokens.open(slot, { path, buffer: known.buffer.slice(0, known.count), count: known.count });
+    if (groups.wholeRows(length) < count) {
+      slots.setSharedTail(from, Math.max(slots.sharedTail[from]!, sharedTails.forked));
+    }
+    if (known !== undefined && path !== undefined) {
+      tokens.open(slot, { path, buffer: known.buffer.slice(0, known.count), count: known.count });
+    }
     const sharedTail = groups.wholeRows(length) < count ? slots.sharedTail[from]! : sharedTails.none;
     return { tokens: length, earmarkedTokens: 0, tenant: slots.tenantOf(from), sharedTail, isTransfer: false };
   }
 
   /**
-   * The slot shares nothing behind its length any more: rows there that other sequences or cached texts need are not its own from here on, nor what it was
-   * earmarked with them. They are unmapped at once, or when no queued work uses the slot.
+   * The slot shares nothing behind its length any more: rows there that other sequences or cached texts need are not
+   * its own from here on, nor what it was earmarked with them. They are unmapped at once, or when no queued work uses
+   * the slot.
    */
   #leaveBehind(slot: number): void {
     const { layout, slots, groups } = this.#memory;
@@ -171,10 +201,10 @@ export class RowSharing {
     if (registry.isAlone(slot, first)) {
       registry.leave(slot, first);
     } else {
-      this.givenUp.add(slot, first * layout.groupRows);
+      this.#giveUp(slot, first * layout.groupRows);
       registry.giveUp(slot, first);
     }
-    this.givenUp.unmap(slot);
+    this.#unmapGivenUp(slot);
   }
 
   /** The group that holds the slot's last tokens and room for the next, if it must stay as it is; or -1. */
@@ -187,5 +217,162 @@ export class RowSharing {
     if (registry.numbers.mappers[id]! > 1) return tail;
     if (slots.sharedTail[slot] !== sharedTails.truncated) return -1;
     return tokens.isTailWritable(slot, tail) ? -1 : tail;
+  }
+
+  // Copies: what is queued on a row is copied behind that, and what is copied is in use until it is over.
+
+  /** Pages of a copy of the slot's group, which is its last with tokens: of its rows that hold some. */
+  #copyPages(slot: number, group: number): number {
+    const { layout, slots } = this.#memory;
+    return layout.pagesBetween(group * layout.groupRows, layout.rowsFor(slots.length[slot]!));
+  }
+
+  /**
+   * Gives the slot a copy of its last group, which must stay as it is. What has queued work on it is copied behind
+   * that; the slot itself must not have any: else it is waited for. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED, and what
+   * the driver throws.
+   */
+  #detach(slot: number, group: number, room: CopyRoom): void {
+    const { native, layout, slots, views } = this.#memory;
+    const { registry } = this.#cached;
+    const fences = this.#memory.fences;
+    const id = registry.idsOf(slot)[group]!;
+    const length = slots.length[slot]!;
+    const rows = layout.rowsFor(length);
+    fences.wait(slot, 'write to');
+    const writers = this.writersOf(id);
+    for (const other of writers) fences.checkWritten(other, 'copy the last row of');
+    const source = this.sourceOf(id, slot, rows);
+    const stream = fences.streamOf(slot);
+    const isQueued = writers.length > 0 && source >= 0 && stream !== undefined;
+    if (!isQueued) for (const other of writers) fences.waitWritten(other, 'copy the last row of');
+    const isTooLong = registry.namedRows(slot) > rows;
+    room.withRoom(slot, this.#copyPages(slot, group), () => {
+      if (isTooLong) this.#memory.unmap(slot, rows); // nothing queued uses the slot
+      views.revoke(slot);
+      if (isQueued) {
+        fences.ensure(stream);
+        for (const other of writers) fences.order(stream, other);
+        native.detach(slot, group, length, source, stream);
+        this.hasQueuedCopy(slot, [source, ...writers], stream);
+      } else { // nothing is queued on it now
+        native.detach(slot, group, length, -1, 0n);
+      }
+      registry.hasCopied(id, slot, length);
+      registry.leave(slot, group);
+    });
+    if (isTooLong && slots.earmarkedTokens[slot]! > length) {
+      room.earmark(slot, layout.rowsFor(slots.earmarkedTokens[slot]!));
+    }
+  }
+
+  /**
+   * Where queued work uses the slot but none uses the others that share its last row, those get a copy each and the
+   * slot goes on in place, since its addresses cannot be exchanged yet. False: that does not help, or there is no room
+   * to spare for it.
+   */
+  #moveOthers(slot: number, group: number, room: CopyRoom): boolean {
+    const { slots, groups } = this.#memory;
+    const { registry } = this.#cached;
+    const fences = this.#memory.fences;
+    if (!fences.isPending(slot) || fences.pendingStep(slot) >= 0) return false;
+    const id = registry.idsOf(slot)[group]!;
+    const others = registry.slotsOf(id).filter((other) => other !== slot);
+    const canMove =
+      (other: number): boolean => slots.state[other] === slotStates.active && slots.isQuarantined[other] === 0 &&
+      slots.prepared[other] === 0 && !fences.isPending(other) && fences.streamOf(other) !== undefined &&
+      groups.wholeRows(slots.length[other]!) === group && registry.named[other] === group + 1;
+    if (!this.#cached.tokens.isTailWritable(slot, group) || !others.every(canMove)) return false;
+    const pages = others.reduce((sum, other) => sum + this.#copyPages(other, group), 0);
+    if (!room.canSpare(pages - this.#copyPages(slot, group))) return false;
+    try {
+      for (const other of others) this.#detach(other, group, room);
+      return true;
+    } catch (error) {
+      if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
+      return false;
+    }
+  }
+
+  /**
+   * A copy from one of `sources` into the slot was queued on `stream`: both ends are in use until it is done, and what
+   * is queued for the sources later, which may write there, runs after it.
+   */
+  hasQueuedCopy(slot: number, sources: readonly number[], stream: bigint): void {
+    const { slots, layout, background } = this.#memory;
+    const fences = this.#memory.fences;
+    const usedTokens = (used: number): number => layout.tokensIn(slots.rows[used]!);
+    for (const used of [slot, ...sources]) fences.noteQueued(used, stream, usedTokens(used));
+    for (const source of sources) {
+      const other = fences.streamOf(source);
+      if (other !== undefined && other !== stream) background.attempt(() => fences.order(other, slot));
+    }
+  }
+
+  /**
+   * A slot that maps the group, up to its own row `rows` - 1 at least, from which a copy into `slot` can be queued, or
+   * -1: not an idle one, which may change hands at any time.
+   */
+  sourceOf(id: number, slot: number, rows: number): number {
+    const { slots } = this.#memory;
+    for (let other = 0; other < slots.count; other += 1) {
+      if (other !== slot && this.#cached.registry.isMapping(other, id) && slots.isQuarantined[other] === 0 &&
+        slots.state[other] !== slotStates.idle && slots.ownRows(other) >= rows) return other;
+    }
+    return -1;
+  }
+
+  /** Slots whose queued work may still write the group: those that map it, and those that gave up rows in its place. */
+  writersOf(id: number): number[] {
+    const written = this.#memory.fences.writtenSlots();
+    if (written.length === 0) return written;
+    const { layout, slots: { foreignRow, rows } } = this.#memory;
+    const row = this.#cached.registry.numbers.group[id]! * layout.groupRows;
+    return written.filter((slot) => {
+      const hasGivenUp = foreignRow[slot]! < row + layout.groupRows && row < rows[slot]!;
+      return hasGivenUp || this.#cached.registry.isMapping(slot, id);
+    });
+  }
+
+  // Rows that are not the sequence's any more and whose addresses queued work may use: unmapped at once, or behind the
+  // slot's fence; until then their pages are not free.
+
+  /**
+   * The slot's rows from `row` on are not its own from here on, and what was set aside for it is not any more.
+   * `#unmapGivenUp` unmaps them.
+   */
+  #giveUp(slot: number, row: number): void {
+    const { native, slots, views } = this.#memory;
+    this.#givingUp.add(slot);
+    slots.giveUpRows(slot, row);
+    native.cancel(slot);
+    views.revoke(slot);
+    native.earmark(slot, 0);
+  }
+
+  /** Unmaps those of an active slot, unless queued work may use them. Throws what the driver throws; they then stay. */
+  #unmapGivenUp(slot: number): void {
+    const { pool, slots } = this.#memory;
+    if (!this.#givingUp.has(slot) || this.#memory.fences.isPending(slot)) return;
+    if (slots.foreignRow[slot] !== noForeignRow) this.#memory.unmap(slot, slots.foreignRow[slot]!);
+    this.#cached.registry.unmapped(slot);
+    this.#givingUp.delete(slot);
+    pool.capacity.raise();
+  }
+
+  /** The same for all slots. Throws the driver's first refusal, at the end. */
+  unmapGivenUp(): void {
+    const { slots } = this.#memory;
+    let failure: { readonly error: unknown } | undefined;
+    for (const slot of this.#givingUp) {
+      const isIdle = slots.state[slot] === slotStates.idle; // then CachedRows unmaps them
+      if (isIdle || slots.isQuarantined[slot] === 1) this.#givingUp.delete(slot);
+      try {
+        if (slots.state[slot] === slotStates.active) this.#unmapGivenUp(slot);
+      } catch (error) {
+        failure ??= { error };
+      }
+    }
+    if (failure !== undefined) throw failure.error;
   }
 }

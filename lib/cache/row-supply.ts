@@ -1,16 +1,39 @@
-// RowSupply: gets rows for slots and takes idle ones back. It turns "these slots need rows" into room in the pool (reclaiming
-// by policy what no sequence needs), a transaction of the addon, and errors with all their numbers. It decides nothing about
-// sequences. A refusal for want of pages changes nothing: what can be had is counted before anything is taken.
+// RowSupply: gets rows for slots and takes idle ones back. It turns "these slots need rows" into room in the pool
+// (reclaiming what no sequence needs), a transaction of the addon, and errors with all their numbers. It
+// decides nothing about sequences. A refusal for want of pages changes nothing: what can be had is counted before
+// anything is taken.
 
 import { createError, isKvError } from '../base/errors.js';
-import type { Layout } from '../layout/layout.js';
 import { cacheNews, type NativeCache } from '../device/native.js';
 import type { PagePool, PageUser } from '../device/page-pool.js';
+import type { Layout } from '../layout/layout.js';
 import type { CachedRows } from './cached-rows.js';
-import type { IdleSlots, ReclaimPolicy } from './memory-policies.js';
-import type { TailCopy } from './row-copies.js';
-import type { SlotMemory } from './slot-memory.js';
-import { noForeignRow, slotStates, type Slots } from './slots.js';
+import type { IdleSlots } from './slot-choice.js';
+import { noForeignRow, type SlotMemory, type Slots, slotStates } from './slots.js';
+
+/**
+ * Tokens before `tokens` in the group behind those that a sequence shares, copied from the kept group `id`; 0: nothing
+ * is.
+ */
+export interface TailCopy {
+  /**
+   * Slot that they are read in; -1: one that maps the group's first `rows` rows once there is room, or else where the
+   * group is kept.
+   */
+  readonly source: number;
+  readonly id: number;
+  readonly rows: number;
+  readonly tokens: number;
+  /** On which the copy is queued; undefined: it is done when the slot is admitted. */
+  readonly stream: bigint | undefined;
+}
+
+/** Rows that idle slots map without text in them. */
+export interface IdleRowsRules {
+  /** Rows that the idle slot with most of them is to have. */
+  readonly eagerRows: number;
+  readonly idleRowsLimit: number;
+}
 
 /** What an admitted sequence gets: see `RowSupply.admit`. */
 export interface Admittance {
@@ -24,13 +47,44 @@ export interface Admittance {
   readonly copy: TailCopy;
 }
 
-/** What work lacks: rows, the pages that it maps or sets aside, those of them that are not set aside for it, and mappings. */
+/**
+ * What work lacks: rows, the pages that it maps or sets aside, those of them that are not set aside for it, and
+ * mappings.
+ */
 interface Missing {
   readonly rows: number;
   readonly pages: number;
   readonly unearmarkedPages: number;
   /** Default: as many as pages. */
   readonly mappings?: number;
+}
+
+/** Slots with rows that no sequence needs. */
+export interface SurplusSlots extends IdleSlots {
+  /** By slot: rows that hold nothing that is needed: all of a retired slot, the unused tail of an active one. */
+  readonly surplusRows: Int32Array;
+  /** By slot: 1 where a sequence uses it, so that only its tail is surplus. */
+  readonly isActive: Uint8Array;
+}
+
+/**
+ * The slot that rows are taken from first. Rows that no new sequence can be given in place go before others: the unused
+ * tails of active slots, then those behind the text of retired ones, the longest first. Then retired slots that hold
+ * nothing, the one with fewest rows first, so that a long prompt finds many in one slot; among equals the one released
+ * longest ago. On a trace whose memory is full this maps a sixth less than taking retired slots in the order of their
+ * release. At least one is given.
+ */
+export function tailsFirst({ count, slots, rows, surplusRows, isActive, lastUsed }: SurplusSlots): number {
+  const rank = (slot: number): number => (isActive[slot] === 1 ? 0 : surplusRows[slot]! < rows[slot]! ? 1 : 2);
+  let best = slots[0]!;
+  for (let index = 1; index < count; index += 1) {
+    const slot = slots[index]!;
+    const moreRows = surplusRows[best]! - surplusRows[slot]!;
+    const order = rank(slot) - rank(best) || (rank(slot) < 2 ? moreRows : -moreRows)
+      || lastUsed[slot]! - lastUsed[best]!;
+    if (order < 0) best = slot;
+  }
+  return best;
 }
 
 const noSlots: readonly number[] = [];
@@ -41,20 +95,23 @@ export class RowSupply implements PageUser {
   readonly #layout: Layout;
   readonly #slots: Slots;
   readonly #cached: CachedRows;
-  readonly #policy: ReclaimPolicy;
   readonly #memory: SlotMemory;
-  readonly #idle: IdleSlots;
+  readonly #idle: SurplusSlots;
+  readonly #idleRules: IdleRowsRules;
+  readonly #pair = new Int32Array(2);
   #heldSlot = -1;
+  /** The idle slot that rows were requested for last, or -1. */
+  #eagerSlot = -1;
 
-  constructor(memory: SlotMemory, cached: CachedRows, policy: ReclaimPolicy) {
+  constructor(memory: SlotMemory, cached: CachedRows, idleRules: IdleRowsRules) {
     const { native, pool, layout, slots } = memory;
     this.#native = native;
     this.#pool = pool;
     this.#layout = layout;
     this.#slots = slots;
     this.#cached = cached;
-    this.#policy = policy;
     this.#memory = memory;
+    this.#idleRules = idleRules;
     this.#idle = {
       count: 0, slots: new Int32Array(slots.count), rows: slots.rows, surplusRows: new Int32Array(slots.count),
       isActive: new Uint8Array(slots.count), lastUsed: slots.lastUsed,
@@ -73,8 +130,9 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows, rows of its own up to
-   * `rows`, pages set aside up to `earmarkedRows`, and a copy (see NativeCache.admit). Its own rows are not reclaimed for it.
+   * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows,
+   * rows of its own up to `rows`, pages set aside up to `earmarkedRows`, and a copy (see NativeCache.admit). Its own
+   * rows are not reclaimed for it.
    */
   admit(slot: number, tenant: bigint, { ids, from, to, sharedRows, rows, earmarkedRows, copy }: Admittance): void {
     const layout = this.#layout;
@@ -84,7 +142,8 @@ export class RowSupply implements PageUser {
       const after = Math.max(before, rows, earmarkedRows);
       const grown = Math.max(before, rows);
       return {
-        rows: after - before, pages: layout.pagesBetween(before, grown), unearmarkedPages: layout.pagesBetween(before, after),
+        rows: after - before, pages: layout.pagesBetween(before, grown),
+        unearmarkedPages: layout.pagesBetween(before, after),
         mappings: layout.pagesBetween(mapped, grown),
       };
     };
@@ -96,7 +155,10 @@ export class RowSupply implements PageUser {
     });
   }
 
-  /** Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them; also from its own unused tail. */
+  /**
+   * Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them; also from
+   * its own unused tail.
+   */
   withRoom(slot: number, pages: number, work: () => void): void {
     this.#attempt([slot], 1, () => ({ rows: 1, pages, unearmarkedPages: pages }), work);
   }
@@ -114,21 +176,28 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Throws KV_OUT_OF_PAGES unless running sequences can need `pages` pages more than now, which are for `rows` rows. Takes nothing.
-   * Unless there are plenty, the mappers stop until the next request, so that no page is counted while it is being mapped.
+   * Throws KV_OUT_OF_PAGES unless running sequences can need `pages` pages more than now, which are for `rows` rows.
+   * Takes nothing. Unless there are plenty, the mappers stop until the next request, so that no page is counted while
+   * it is being mapped.
    */
   checkObtainable(pages: number, rows: number, slots: readonly number[] = []): void {
     if (pages > 0 && !this.canObtain(pages)) throw this.#outOfPages(slots, rows, pages);
   }
 
-  /** Whether running sequences can need so many pages more than now, as far as the last `synchronize` knows. Takes nothing. */
+  /**
+   * Whether running sequences can need so many pages more than now, as far as the last `synchronize` knows. Takes
+   * nothing.
+   */
   canObtain(pages: number): boolean {
-    if (this.#memory.news[cacheNews.availablePages]! >= 2 * pages) return true; // what is short all the same, the growth says
+    // what is short all the same, the growth says
+    if (this.#memory.news[cacheNews.availablePages]! >= 2 * pages) return true;
     this.#pool.quiesce();
     return this.#pool.obtainablePages() >= pages;
   }
 
-  /** How many of the pages that `lack` counts could be had only by evicting prefixes; -1: not even so. Takes nothing. */
+  /**
+   * How many of the pages that `lack` counts could be had only by evicting prefixes; -1: not even so. Takes nothing.
+   */
   missingWithoutEviction(lack: () => number, heldSlot: number): number {
     if (lack() <= this.#memory.news[cacheNews.availablePages]!) return 0;
     let missing = -1;
@@ -142,8 +211,8 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Takes rows of retired slots that hold no prefix, then evicts prefixes, so that the mapper finds so many free pages, as far as that goes: it
-   * reclaims none itself. Tails of running sequences stay, which would ask for them again.
+   * Takes rows of retired slots that hold no prefix, then evicts prefixes, so that the mapper finds so many free pages,
+   * as far as that goes: it reclaims none itself. Tails of running sequences stay, which would ask for them again.
    */
   makeFree(pages: number): void {
     let missing = pages - this.#pool.native.available();
@@ -174,7 +243,8 @@ export class RowSupply implements PageUser {
   reclaim(pages: number): number {
     let freed = this.#reclaimSurplus(pages);
     if (freed < pages) freed += this.#cached.evict(pages - freed);
-    return freed < pages ? freed + this.#reclaimSurplus(pages - freed) : freed; // what was behind evicted text in a group
+    // what was behind evicted text in a group
+    return freed < pages ? freed + this.#reclaimSurplus(pages - freed) : freed;
   }
 
   unmapIdle(pages: number): number {
@@ -182,14 +252,41 @@ export class RowSupply implements PageUser {
     return unmapped < pages ? unmapped + this.reclaim(pages - unmapped) : unmapped;
   }
 
+  /**
+   * Requests rows for the idle slot that has most, if none has enough for the next prompt; no more than idle slots may
+   * have together.
+   */
+  keepEager(): void {
+    const { eagerRows, idleRowsLimit } = this.#idleRules;
+    if (eagerRows === 0) return;
+    const { native, slots } = this.#memory;
+    const best = this.#cached.choice.fullestBlank();
+    if (best < 0) return;
+    const rows = Math.min(eagerRows, slots.rows[best]! + idleRowsLimit - this.#cached.choice.blankRows());
+    if (slots.rows[best]! >= rows) return;
+    this.#eagerSlot = best;
+    this.#pair[0] = best;
+    this.#pair[1] = rows;
+    native.request(this.#pair, 1);
+  }
+
+  /** Unmaps what idle slots have beyond the limit. Throws what the driver throws. */
+  keepToLimit(): void {
+    const { idleRowsLimit } = this.#idleRules;
+    if (idleRowsLimit === Number.MAX_SAFE_INTEGER) return;
+    // until `keepEager`
+    if (this.#eagerSlot >= 0 && this.#slots.isFree(this.#eagerSlot)) this.#native.cancel(this.#eagerSlot);
+    this.#limitIdleRows(idleRowsLimit);
+  }
+
   /** Takes rows of retired slots that hold no prefix back until they have at most `limit` together. */
-  limitIdleRows(limit: number): void {
+  #limitIdleRows(limit: number): void {
     this.#collect(false);
     let rows = 0;
     for (let index = 0; index < this.#idle.count; index += 1) rows += this.#idle.surplusRows[this.#idle.slots[index]!]!;
     while (rows > limit && this.#idle.count > 0) {
       const before = rows;
-      const slot = this.#choose(rows - limit);
+      const slot = tailsFirst(this.#idle);
       rows -= this.#shrink(slot, Math.min(rows - limit, this.#idle.surplusRows[slot]!));
       if (rows === before) return;
     }
@@ -237,18 +334,9 @@ export class RowSupply implements PageUser {
     this.#idle.count += 1;
   }
 
-  #choose(rows: number): number {
-    const slot = this.#policy(this.#idle, rows);
-    for (let index = 0; index < this.#idle.count; index += 1) if (this.#idle.slots[index] === slot) return slot;
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner: 'KvCache', option: 'reclaim', expected: 'a function that returns one of the candidates',
-      received: slot, isReturned: true,
-    });
-  }
-
-  /** Frees up to `rows` rows of the slot that the policy names; returns the pages freed. */
+  /** Frees up to `rows` rows of one slot; returns the pages freed. */
   #takeFromOne(rows: number): number {
-    const slot = this.#choose(rows);
+    const slot = tailsFirst(this.#idle);
     const before = this.#layout.pagesFor(this.#slots.rows[slot]!);
     this.#shrink(slot, Math.min(rows, this.#idle.surplusRows[slot]!));
     return before - this.#layout.pagesFor(this.#slots.rows[slot]!);
@@ -277,8 +365,9 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Calls `work` with room for what is missing, and again after making more of what the driver says is short. A mapper may have taken
-   * the room in between, or have in its hands what is missing: before that, all mappers of the pool stop until the next request.
+   * Calls `work` with room for what is missing, and again after making more of what the driver says is short. A mapper
+   * may have taken the room in between, or have in its hands what is missing: before that, all mappers of the pool stop
+   * until the next request.
    */
   #attempt(
     pairs: ArrayLike<number>, count: number,
@@ -287,7 +376,9 @@ export class RowSupply implements PageUser {
     for (let attempt = 1; ; attempt += 1) {
       const { rows, pages, unearmarkedPages, mappings = pages } = missing();
       try {
-        if (unearmarkedPages > 0 && !this.#pool.makeRoom(unearmarkedPages, this)) throw this.#outOfPages(slotsIn(pairs, count), rows, unearmarkedPages);
+        if (unearmarkedPages > 0 && !this.#pool.makeRoom(unearmarkedPages, this)) {
+          throw this.#outOfPages(slotsIn(pairs, count), rows, unearmarkedPages);
+        }
         work();
         return;
       } catch (error) {

@@ -1,14 +1,13 @@
-// SequenceTokens: what the running sequences say, slot by slot: the tokens known so far, whether computed yet or not, and the path in
-// the prefix index of those that are. Only slots whose request gave its tokens have them. Commits are collected: the index hears of
-// them at the next `flush`, so a decode step costs it nothing.
+// SequenceTokens: what the running sequences say, slot by slot: the tokens known so far, whether computed yet or not,
+// and the path in the prefix index of those that are. Only slots whose request gave its tokens have them. Commits are
+// collected: the index hears of them at the next `flush`, so a decode step costs it nothing.
 
 import type { PrefixIndex } from '../prefix/prefix-index.js';
-import type { PrefixPath } from '../prefix/prefix-path.js';
-import type { TextScope } from '../prefix/text-scope.js';
+import type { PrefixPath } from '../prefix/prefix-tree.js';
+import type { TextScope } from '../prefix/domain.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import type { RowRegistry } from './row-registry.js';
-import type { SlotMemory } from './slot-memory.js';
-import { slotStates } from './slots.js';
+import { type SlotMemory, slotStates } from './slots.js';
 
 export interface KnownTokens {
   readonly path: PrefixPath;
@@ -80,14 +79,16 @@ export class SequenceTokens {
   slotsIn(scope: TextScope): number[] {
     const slots: number[] = [];
     for (const [slot, known] of this.#bySlot.entries()) {
-      if (known !== undefined && scope.covers(this.#index.domainOf(known.path), known.buffer, known.count)) slots.push(slot);
+      if (known !== undefined && scope.covers(this.#index.domainOf(known.path), known.buffer, known.count)) {
+        slots.push(slot);
+      }
     }
     return slots;
   }
 
   /**
-   * Adds tokens, which were checked, behind those known. When more than those have been computed already, the text has a gap
-   * and no longer identifies what was computed: it stays as it is.
+   * Adds tokens, which were checked, behind those known. When more than those have been computed already, the text has
+   * a gap and no longer identifies what was computed: it stays as it is.
    */
   append(slot: number, tokens: number | Int32Array): void {
     const known = this.#bySlot[slot];
@@ -105,7 +106,7 @@ export class SequenceTokens {
 
   /** The sequence has only its first `tokens` tokens, and rows of side tensors for no more. */
   truncate(slot: number, tokens: number): void {
-    if (this.#side.everything > 0) this.#memory.late.attempt(() => this.#side.truncate(slot, tokens));
+    if (this.#side.everything > 0) this.#memory.background.attempt(() => this.#side.truncate(slot, tokens));
     const known = this.#bySlot[slot];
     if (known === undefined) return;
     known.count = Math.min(known.count, tokens);
@@ -122,19 +123,22 @@ export class SequenceTokens {
     if (this.#side.everything > 0) this.#side.retire(slot);
   }
 
-  /** Whether rows of the sequence's side tensors are on their way from the device, as far as `hear` knows. */
+  /** Whether rows of the sequence's side tensors are on their way from the device, as far as `pollCopies` knows. */
   isArriving(slot: number): boolean {
     return this.#side.everything > 0 && this.#side.isCopying(slot);
   }
 
   /** Hears which rows of side tensors have come from the device. */
-  hear(): void {
-    if (this.#side.everything > 0) this.#side.hear();
+  pollCopies(): void {
+    if (this.#side.everything > 0) this.#side.pollCopies();
   }
 
-  /** Ends rows of side tensors that no text and no sequence needs. Never throws: what fails is reported in the background. */
+  /**
+   * Ends rows of side tensors that no text and no sequence needs. Never throws: what fails is reported in the
+   * background.
+   */
   endDropped(): void {
-    if (this.#side.everything > 0) this.#memory.late.attempt(() => { this.#side.endDropped(); });
+    if (this.#side.everything > 0) this.#memory.background.attempt(() => { this.#side.endDropped(); });
   }
 
   /** Keeps a value at the end of the sequence's computed tokens; false when those are not stored. `flush` first. */
@@ -144,12 +148,13 @@ export class SequenceTokens {
   }
 
   /**
-   * Whether the sequence may write behind its tokens in its group `group`, as far as the index is concerned: nothing else is cached
-   * there.
+   * Whether the sequence may write behind its tokens in its group `group`, as far as the index is concerned: nothing
+   * else is cached there.
    */
   isTailWritable(slot: number, group: number): boolean {
     const path = this.pathOf(slot);
-    return path === undefined ? !this.#index.isHolding(this.#registry.idsOf(slot)[group]!) : this.#index.isWritable(path, group);
+    return path === undefined ? !this.#index.isHolding(this.#registry.idsOf(slot)[group]!)
+      : this.#index.isWritable(path, group);
   }
 
   /** The slot has computed tokens. */
@@ -165,7 +170,9 @@ export class SequenceTokens {
     return this.#waitingCount > 0 || this.#side.everything > 0;
   }
 
-  /** Tells the index what all sequences have committed since the last time. `CachedRows` ends what it drops for that. */
+  /**
+   * Tells the index what all sequences have committed since the last time. `CachedRows` ends what it drops for that.
+   */
   flush(): void {
     while (this.#waitingCount > 0) {
       this.#waitingCount -= 1;
@@ -180,7 +187,7 @@ export class SequenceTokens {
   /** Rows of side tensors that have come from the device are cached, of slots whose path is open. */
   #publishArrived(): void {
     if (this.#side.everything === 0) return;
-    this.#side.hear();
+    this.#side.pollCopies();
     for (const slot of this.#side.copies.takeArrivedSlots()) {
       const path = this.pathOf(slot);
       if (path?.isStored === true && path.length > 0) this.#publish(slot, path);
@@ -198,7 +205,7 @@ export class SequenceTokens {
   }
 
   #publish(slot: number, path: PrefixPath): void {
-    this.#memory.late.attempt(() => { // text without its side tensors is cached all the same
+    this.#memory.background.attempt(() => { // text without its side tensors is cached all the same
       this.#side.publish(slot, path);
     });
   }

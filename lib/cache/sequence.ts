@@ -1,20 +1,17 @@
-// Sequence: one request's lease of a slot. A handle: it carries the slot's generation, so that using it after release is an
-// error and never touches another request's memory. All state is the cache's.
+// Sequence: one request's lease of a slot. A handle: it carries the slot's generation, so that using it after release
+// is an error and never touches another request's memory. All state is the cache's.
 
+import type { TensorView } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible, readArray } from '../base/options.js';
-import type { Admitted, CachedBy } from './admission-request.js';
-import { checkFence, GivenFence, readFence, type ReleaseOptions } from './fence.js';
-import type { TokenSelection } from '../importance/token-selection.js';
-import { readAppended } from './acquire-options.js';
-import type { Lifetime } from './lifetime.js';
+import type { Lifetime } from '../device/lifetime.js';
+import { readAppended } from '../prefix/prompt-tokens.js';
 import { HandOver } from '../side/hand-over.js';
 import { readSideRows, type SideRows, type SideRowsByName } from '../side/side-rows.js';
+import type { Admitted, CachedBy, SlotLeases } from './admission.js';
 import type { SequenceTokens } from './sequence-tokens.js';
-import type { SlotLeases } from './slot-leases.js';
-import type { SlotMemory } from './slot-memory.js';
-import { holdsSlots, type Slots } from './slots.js';
-import type { TensorView } from '../base/dtypes.js';
+import { checkFence, GivenFence, readFence, type ReleaseOptions } from './slot-fences.js';
+import { holdsSlots, type SlotMemory, type Slots } from './slots.js';
 
 /** The parts of a cache that do what its sequences ask for. @internal */
 export interface SequenceOwner {
@@ -32,7 +29,9 @@ interface SequenceExtras {
 }
 
 /** Throws KV_SLOT_RELEASED once the slot's lease of this generation is over, and KV_CLOSED once its cache is closed. */
-function checkLease({ memory: { slots }, lifetime }: Pick<SequenceOwner, 'memory' | 'lifetime'>, slot: number, generation: number): void {
+function checkLease(
+  { memory: { slots }, lifetime }: Pick<SequenceOwner, 'memory' | 'lifetime'>, slot: number, generation: number,
+): void {
   const currentGeneration = slots.generation[slot]!;
   if (currentGeneration === generation) return;
   lifetime.check('use a sequence');
@@ -54,20 +53,25 @@ export class Sequence {
   /** How they came: their sum is `cachedTokens`. */
   readonly cachedBy: CachedBy;
   /**
-   * Tokens of its prompt that other sequences are computing at this moment, counted from the start; 0 when that is no more than
-   * `cachedTokens`. An engine that releases this sequence, waits for those and acquires again need not compute them.
+   * Tokens of its prompt that other sequences are computing at this moment, counted from the start; 0 when that is no
+   * more than `cachedTokens`. An engine that releases this sequence, waits for those and acquires again need not
+   * compute them.
    */
   readonly pendingTokens: number;
   /**
-   * Tokens of its prompt behind `cachedTokens` that tiers have, as far as known without asking them: `cache.prefixes.promote` before
-   * acquiring would have brought them.
+   * Tokens of its prompt behind `cachedTokens` that tiers have, as far as known without asking them:
+   * `cache.prefixes.promote` before acquiring would have brought them.
    */
   readonly demotedTokens: number;
-  /** What `keepValue` kept at the end of the same prompt: its last logits, say. Then all of it is cached and nothing is left to compute. */
+  /**
+   * What `keepValue` kept at the end of the same prompt: its last logits, say. Then all of it is cached and nothing is
+   * left to compute.
+   */
   readonly keptValue: unknown;
   /**
-   * Which tokens of its text each layer holds, for its engine, which must load them with the first pass; undefined: it is exact, and holds all.
-   * Of its first `selection.textTokens` tokens those behind `selection.exactTokens` are selected from.
+   * Which tokens of its text each layer holds, for its engine, which must load them with the first pass; undefined: it
+   * is exact, and holds all. Of its first `selection.textTokens` tokens those behind `selection.exactTokens` are
+   * selected from.
    */
   readonly selection: TokenSelection | undefined;
   readonly #owner: SequenceOwner;
@@ -100,14 +104,17 @@ export class Sequence {
   }
 
   /**
-   * True once it was released, or its cache closed: everything below throws KV_SLOT_RELEASED from then on, or KV_CLOSED where the cache
-   * is closed.
+   * True once it was released, or its cache closed: everything below throws KV_SLOT_RELEASED from then on, or KV_CLOSED
+   * where the cache is closed.
    */
   get isReleased(): boolean {
     return this.#owner.memory.slots.generation[this.#slot] !== this.#generation;
   }
 
-  /** Whether it holds selected tokens of its text, and what it computes is not what its text says: nothing of it is cached, nor forked. */
+  /**
+   * Whether it holds selected tokens of its text, and what it computes is not what its text says: nothing of it is
+   * cached, nor forked.
+   */
   get isLossy(): boolean {
     return this.#selection !== undefined;
   }
@@ -122,17 +129,21 @@ export class Sequence {
     return this.#owner.memory.slots.rows[this.#check()]!;
   }
 
-  /** Address of its first token in a tensor (index into `cache.tensors`), for kernels: [token, head, dim] by the strides. */
+  /**
+   * Address of its first token in a tensor (index into `cache.tensors`), for kernels: [token, head, dim] by the
+   * strides.
+   */
   address(tensor: number): bigint {
     const slot = this.#check();
     return this.#owner.memory.address(slot, tensor);
   }
 
   /**
-   * Its mapped tokens of a tensor (index into `cache.tensors`) as a typed array over the memory itself, host only: `float32` as a
-   * Float32Array, `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` as an Int8Array. Element
-   * [token, head, i] is at (token · tokenBytes + head · headBytes) / elementBytes + i by the tensor's strides. After growth
-   * ask again; after release, or before any of it is unmapped, the array is detached and has length 0.
+   * Its mapped tokens of a tensor (index into `cache.tensors`) as a typed array over the memory itself, host only:
+   * `float32` as a Float32Array, `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array,
+   * `int8` as an Int8Array. Element [token, head, i] is at (token · tokenBytes + head · headBytes) / elementBytes + i
+   * by the tensor's strides. After growth ask again; after release, or before any of it is unmapped, the array is
+   * detached and has length 0.
    */
   view(tensor: number): TensorView {
     const slot = this.#check();
@@ -140,9 +151,10 @@ export class Sequence {
   }
 
   /**
-   * Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. From then on its text is known
-   * up to there and no further, whatever was known before, so that other tokens may follow: in the middle of a prompt, say the rest
-   * again with `append` to have it cached. That holds for the current length too, which takes back what was announced and drops nothing.
+   * Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. From then on
+   * its text is known up to there and no further, whatever was known before, so that other tokens may follow: in the
+   * middle of a prompt, say the rest again with `append` to have it cached. That holds for the current length too,
+   * which takes back what was announced and drops nothing.
    */
   truncate(tokens: number): void {
     const { lifetime, memory, leases } = this.#owner;
@@ -150,14 +162,16 @@ export class Sequence {
     checkInteger('Sequence.truncate', 'tokens', tokens, 0, memory.slots.length[slot]!, 'It can only become shorter.');
     lifetime.enter('truncate a sequence');
     this.#checkNotComputing(slot, 'truncate');
-    if (tokens < (this.#selection?.textTokens ?? 0)) throw createError('KV_SEQUENCE_LOSSY', { operation: `truncate it to ${tokens} tokens` });
+    if (tokens < (this.#selection?.textTokens ?? 0)) {
+      throw createError('KV_SEQUENCE_LOSSY', { operation: `truncate it to ${tokens} tokens` });
+    }
     leases.truncate(slot, tokens);
   }
 
   /**
-   * Says which tokens come next, before they are computed: those sampled, one or several, so that they are cached too. Without
-   * it, or after a token computed unannounced, only the text known until then is. Nothing happens for a sequence whose
-   * prompt's tokens were not given. Throws KV_INVALID_OPTION.
+   * Says which tokens come next, before they are computed: those sampled, one or several, so that they are cached too.
+   * Without it, or after a token computed unannounced, only the text known until then is. Nothing happens for a
+   * sequence whose prompt's tokens were not given. Throws KV_INVALID_OPTION.
    */
   append(tokens: number | ArrayLike<number>): void {
     const read = readAppended(tokens);
@@ -167,9 +181,9 @@ export class Sequence {
   }
 
   /**
-   * Keeps a value at the end of what it has computed, for a request whose prompt is exactly that. False: it is not kept, since
-   * the text is not cached, or not by this sequence: one with `caching: 'read'` leaves nothing behind, whatever is cached. It goes
-   * with the text's last row, or when there are more than `endValues`.
+   * Keeps a value at the end of what it has computed, for a request whose prompt is exactly that. False: it is not
+   * kept, since the text is not cached, or not by this sequence: one with `caching: 'read'` leaves nothing behind,
+   * whatever is cached. It goes with the text's last row, or when there are more than `endValues`.
    */
   keepValue(value: unknown): boolean {
     const slot = this.#check();
@@ -179,11 +193,11 @@ export class Sequence {
   }
 
   /**
-   * Another sequence with the same tokens (beam search, several answers), in a slot of its own. Rows are shared; the one that
-   * is written to next is copied when either writes first. All its tokens count as cached: its `cachedTokens` and
-   * `cachedBy.aliasedTokens` are its length, though nothing was looked up, and no metric of the prefix cache counts them. Throws
-   * KV_NO_FREE_SLOT, KV_SLOT_BUSY while a prepared batch computes on it or where the driver has ruined it, and the driver's errors;
-   * then nothing has changed.
+   * Another sequence with the same tokens (beam search, several answers), in a slot of its own. Rows are shared; the
+   * one that is written to next is copied when either writes first. All its tokens count as cached: its `cachedTokens`
+   * and `cachedBy.aliasedTokens` are its length, though nothing was looked up, and no metric of the prefix cache counts
+   * them. Throws KV_NO_FREE_SLOT, KV_SLOT_BUSY while a prepared batch computes on it or where the driver has ruined it,
+   * and the driver's errors; then nothing has changed.
    */
   fork(): Sequence {
     const slot = this.#check();
@@ -193,7 +207,10 @@ export class Sequence {
     return new Sequence(this.#owner, this.#owner.leases.fork(slot));
   }
 
-  /** Tokens from the first on that have a row of a side tensor, committed or not. Throws KV_INVALID_OPTION, KV_SIDE_STATE. */
+  /**
+   * Tokens from the first on that have a row of a side tensor, committed or not. Throws KV_INVALID_OPTION,
+   * KV_SIDE_STATE.
+   */
   sideTokens(name: string): number {
     const slot = this.#check();
     const { tensors: side } = this.#owner.sideRows;
@@ -202,9 +219,9 @@ export class Sequence {
   }
 
   /**
-   * Writes rows of side tensors by name, each [tokens, width] as a typed array of its dtype (as `HandOver.rows`), for tokens from `from`
-   * on, between `prepare` and `commit`. `KvCache.writeSide` writes those of a whole batch. Throws KV_INVALID_OPTION and KV_SIDE_STATE;
-   * then nothing is written.
+   * Writes rows of side tensors by name, each [tokens, width] as a typed array of its dtype (as `HandOver.rows`), for
+   * tokens from `from` on, between `prepare` and `commit`. `KvCache.writeSide` writes those of a whole batch. Throws
+   * KV_INVALID_OPTION and KV_SIDE_STATE; then nothing is written.
    */
   writeSide(from: number, rows: SideRowsByName): void {
     const read = readSideRows('Sequence.writeSide', rows);
@@ -215,12 +232,15 @@ export class Sequence {
   }
 
   /**
-   * What it has written to side tensors (default: all that it carries), for the next stage, also after this sequence was released. Close
-   * it when the rows were read: until then it keeps their memory. Throws KV_INVALID_OPTION, KV_SIDE_STATE.
+   * What it has written to side tensors (default: all that it carries), for the next stage, also after this sequence
+   * was released. Close it when the rows were read: until then it keeps their memory. Throws KV_INVALID_OPTION,
+   * KV_SIDE_STATE.
    */
   handOver(names?: readonly string[]): HandOver {
     const owner = 'Sequence.handOver';
-    const read = names === undefined ? undefined : readArray(names, { owner, option: 'names' }, (name) => name as string); // getters may run
+    // getters may run
+    const read =
+      names === undefined ? undefined : readArray(names, { owner, option: 'names' }, (name) => name as string);
     const slot = this.#check();
     const { sideRows: { tensors: side }, lifetime } = this.#owner;
     lifetime.enter('hand over side tensors');
@@ -229,8 +249,9 @@ export class Sequence {
   }
 
   /**
-   * Gives the slot back, once the fences of its commits have passed, and `fence`. Its pages stay mapped until they are needed. Throws
-   * KV_SLOT_RELEASED the second time, and KV_INVALID_OPTION for a fence of a stream on host, which has none; then nothing has changed.
+   * Gives the slot back, once the fences of its commits have passed, and `fence`. Its pages stay mapped until they are
+   * needed. Throws KV_SLOT_RELEASED the second time, and KV_INVALID_OPTION for a fence of a stream on host, which has
+   * none; then nothing has changed.
    */
   release(options?: ReleaseOptions): void {
     const fence = readFence('Sequence.release', options, new GivenFence());
@@ -246,7 +267,9 @@ export class Sequence {
     if (!this.isReleased) this.release();
   }
 
-  /** The slot of a sequence, if it is one, alive and of this cache; static, since a method can be overwritten. @internal */
+  /**
+   * The slot of a sequence, if it is one, alive and of this cache; static, since a method can be overwritten. @internal
+   */
   static slotIn(slots: Slots, sequence: Sequence, owner: string): number {
     if (typeof sequence !== 'object' || sequence === null || !(#owner in sequence)) {
       throw createError('KV_INVALID_OPTION', {
@@ -270,4 +293,84 @@ export class Sequence {
     if (!this.#owner.memory.slots.isComputing(slot)) return;
     throw createError('KV_SLOT_BUSY', { slot, operation, holder: 'a prepared batch' });
   }
+}
+
+// TokenSelection: what a lossy sequence and its engine know of the part of a stored text that each layer of it holds.
+// Types only: tiers choose and load the tokens (lib/tiers/selection/), the core knows how many there are and says when
+// the sequence ends.
+
+/** What selections came to. */
+export interface SelectionCounts {
+  /** Sequences that hold selected tokens. */
+  readonly sequences: number;
+  /**
+   * Of these, sequences whose text tiers no longer had, or did not give in time, while it was loaded: they were to be
+   * computed anew.
+   */
+  readonly lostSequences: number;
+  /** Layers whose tokens were selected. */
+  readonly layers: number;
+  /** Of these, layers that got all tokens, since their probe heads did not agree. */
+  readonly fallBacks: number;
+  /** Tokens that there were to choose from, summed over layers. */
+  readonly tokens: number;
+  /** Tokens that were loaded, summed over layers. */
+  readonly selectedTokens: number;
+  /** Bytes that were read from tiers, those that selectors looked at included. */
+  readonly readBytes: number;
+  /** Ranges with a checksum of their own that were read; of blocks that were read whole none are counted. */
+  readonly chunks: number;
+}
+
+/** What an engine knows of its new tokens when it asks for a layer. */
+export interface LayerQueries {
+  /** Rotated queries of the sequence's new tokens, [token, query head, dim]. */
+  readonly queries: Float32Array;
+  /** Query heads of the layer, a multiple of its KV heads. */
+  readonly queryHeads: number;
+  /** Factor of the products of queries and keys. Default 1 / √dim. */
+  readonly scale?: number | undefined;
+  /** Ends the loading: it rejects with KV_SELECTION_LOST. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** What a layer of a sequence is to hold, in the order of the text. */
+export interface SelectedRows {
+  /** How many tokens. */
+  readonly tokens: number;
+  /** [token, KV head, dim], over shared memory. */
+  readonly keys: Float32Array;
+  /** [token, KV head, value dim], over shared memory. */
+  readonly values: Float32Array;
+}
+
+/** Which tokens each layer of a lossy sequence holds: `Sequence.selection`. */
+export interface TokenSelection {
+  /** Tokens of the text's start that the sequence has exactly, in every layer. */
+  readonly exactTokens: number;
+  /** Tokens of the text up to where it was selected from: what the sequence's length was when it was acquired. */
+  readonly textTokens: number;
+  /** Whether every layer was loaded. */
+  readonly isLoaded: boolean;
+  /**
+   * Why a layer could not be loaded; undefined: none failed. What the sequence computed then is of no use: release it,
+   * and compute its text.
+   */
+  readonly failure: Error | undefined;
+  /** What it came to so far. */
+  readonly counts: SelectionCounts;
+  /**
+   * How many tokens of the text a layer does not hold: its new tokens lie so many places before their positions, and
+   * that many fewer are attended to. All that were to be selected, until it was loaded. Throws KV_INVALID_OPTION.
+   */
+  droppedTokens(layer: number): number;
+  /**
+   * Chooses and loads a layer's tokens; the engine writes them behind the first `exactTokens` tokens of its slot, and
+   * attends to no others. Once for each layer, in order. The queries are read before it returns. Rejects with
+   * KV_SELECTION_LOST where tiers no longer give the text, for this layer and all after it; with KV_SLOT_RELEASED, or
+   * KV_CLOSED, once the sequence is released, also while it loads; and for wrong arguments.
+   */
+  load(layer: number, queries: LayerQueries): Promise<SelectedRows>;
+  /** Its sequence is released: nothing more is read, soon, since tiers of users hear of it. @internal */
+  end(): void;
 }

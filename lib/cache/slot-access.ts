@@ -1,13 +1,13 @@
-// SlotAccess: what may touch a slot's tokens. Kernels ask before they read or write, and say what they queue; tests and replays write
-// a pattern into a sequence's tokens and read it back, to prove whose bytes are where. It reads the numbers per slot, after hearing of
-// the mapper when they say no; it maps nothing.
+// SlotAccess: what may touch a slot's tokens. Kernels ask before they read or write, and say what they queue; tests and
+// replays write a pattern into a sequence's tokens and read it back, to prove whose bytes are where. It reads the
+// numbers per slot, after hearing of the mapper when they say no; it maps nothing.
 
 import { createError } from '../base/errors.js';
 import { checkInteger } from '../base/options.js';
 import type { Batch } from './batch.js';
 import type { RowSharing } from './row-sharing.js';
 import { Sequence } from './sequence.js';
-import type { SlotMemory } from './slot-memory.js';
+import type { SlotMemory } from './slots.js';
 
 export class SlotAccess {
   readonly #memory: SlotMemory;
@@ -35,13 +35,19 @@ export class SlotAccess {
     });
   }
 
-  /** Throws KV_ROW_SHARED unless the slot's tokens [from, to) are its sequence's alone to write. `call` follows "Cannot". */
+  /**
+   * Throws KV_ROW_SHARED unless the slot's tokens [from, to) are its sequence's alone to write. `call` follows
+   * "Cannot".
+   */
   requireWritable(call: string, slot: number, from: number, to: number): void {
     if (to <= from || this.#sharing.isWritable(slot, from, to)) return;
     throw createError('KV_ROW_SHARED', { call, slot, fromToken: from, tokens: to - from });
   }
 
-  /** Kernels are about to queue work on the stream that touches the slot's first `tokens` tokens. Throws what the driver throws. */
+  /**
+   * Kernels are about to queue work on the stream that touches the slot's first `tokens` tokens. Throws what the driver
+   * throws.
+   */
   hasQueued(stream: bigint, slot: number, tokens: number): void {
     this.#memory.fences.noteWork(slot, stream, tokens);
   }

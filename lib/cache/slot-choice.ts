@@ -1,19 +1,48 @@
-// SlotChoice: which idle slot a sequence gets: every choice of one is here. It lists the idle slots that still hold the start of some
-// text, each by its last group of rows, since a slot that holds a text's last group holds all of it; a request that goes on where
-// such a slot ends adopts it, and nothing is mapped or copied.
+// SlotChoice: which idle slot a sequence gets: every choice of one is here. It lists the idle slots that still hold the
+// start of some text, each by its last group of rows, since a slot that holds a text's last group holds all of it; a
+// request that goes on where such a slot ends adopts it, and nothing is mapped or copied.
 
-import { createError } from '../base/errors.js';
 import type { Layout } from '../layout/layout.js';
-import type { IdleSlots, PlacementPolicy } from './memory-policies.js';
 import type { RowRegistry } from './row-registry.js';
-import type { SlotMemory } from './slot-memory.js';
-import { slotStates, type Slots } from './slots.js';
+import { type SlotMemory, type Slots, slotStates } from './slots.js';
+
+/** Slots that one is chosen from. */
+export interface IdleSlots {
+  /** How many there are. */
+  count: number;
+  /** The first `count` entries. */
+  readonly slots: Int32Array;
+  /** By slot: rows mapped in it. */
+  readonly rows: Int32Array;
+  /** By slot: when it was released or acquired last; larger is later. */
+  readonly lastUsed: Float64Array;
+}
+
+/**
+ * The slot whose mapped rows fit best: the fewest of those with enough, else the most of those with too few; so that
+ * the least is mapped now and the least left unused. Among equals the one released longest ago. At least one is given.
+ */
+export function bestFit({ count, slots, rows, lastUsed }: IdleSlots, neededRows: number): number {
+  let best = slots[0]!;
+  for (let index = 1; index < count; index += 1) {
+    const slot = slots[index]!;
+    const order = compareFit(rows[slot]!, rows[best]!, neededRows);
+    if (order < 0 || (order === 0 && lastUsed[slot]! < lastUsed[best]!)) best = slot;
+  }
+  return best;
+}
+
+/** Negative when `rows` fits better than `other`. */
+export function compareFit(rows: number, other: number, neededRows: number): number {
+  const isEnough = rows >= neededRows;
+  if (isEnough !== other >= neededRows) return isEnough ? -1 : 1;
+  return isEnough ? rows - other : other - rows;
+}
 
 export class SlotChoice {
   readonly #slots: Slots;
   readonly #layout: Layout;
   readonly #registry: RowRegistry;
-  readonly #placement: PlacementPolicy;
   /** By number of a group: slot + 1 of the one that was added last; 0: none. */
   #first = new Int32Array(64);
   // By slot.
@@ -21,21 +50,17 @@ export class SlotChoice {
   readonly #previous: Int32Array;
   /** The group it is listed under, or -1. */
   readonly #under: Int32Array;
-  /** The candidates of a choice, and what the placement policy sees of them. */
+  /** The candidates of a choice. */
   readonly #idle: IdleSlots;
 
-  constructor({ slots, layout }: SlotMemory, registry: RowRegistry, placement: PlacementPolicy) {
+  constructor({ slots, layout }: SlotMemory, registry: RowRegistry) {
     this.#slots = slots;
     this.#layout = layout;
     this.#registry = registry;
-    this.#placement = placement;
     this.#next = new Int32Array(slots.count).fill(-1);
     this.#previous = new Int32Array(slots.count).fill(-1);
     this.#under = new Int32Array(slots.count).fill(-1);
-    this.#idle = {
-      count: 0, slots: new Int32Array(slots.count), rows: slots.rows, surplusRows: new Int32Array(slots.count),
-      isActive: new Uint8Array(slots.count), lastUsed: slots.lastUsed,
-    };
+    this.#idle = { count: 0, slots: new Int32Array(slots.count), rows: slots.rows, lastUsed: slots.lastUsed };
   }
 
   /** Lists an idle slot that holds a text's first `groups` groups, which have numbers; not if it holds none. */
@@ -83,22 +108,19 @@ export class SlotChoice {
     return slot >= 0 && this.#slots.isFree(slot) ? slot : -1;
   }
 
-  /** For a text of its own: a slot without content by the placement policy, or else the one used longest ago; -1: none is idle. */
+  /**
+   * For a text of its own: of the slots without content the one whose rows fit best, or else the one used longest ago;
+   * -1: none is idle. `promptRows` is 0 where the prompt's length is not known.
+   */
   forText(promptRows: number): number {
     const oldest = this.#collectBlanks();
-    if (this.#idle.count === 0) return oldest;
-    const slot = this.#placement(this.#idle, promptRows);
-    if (this.#idle.slots.subarray(0, this.#idle.count).includes(slot)) return slot;
-    throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner: 'KvCache', option: 'placement', expected: 'a function that returns one of the candidates',
-      received: slot, isReturned: true,
-    });
+    return this.#idle.count === 0 ? oldest : bestFit(this.#idle, promptRows);
   }
 
   /**
-   * For a sequence that begins with the groups ids[0 … count): the slot that has most of them, from the first on, and how many; -1 and 0: none
-   * has any. A slot that goes on with another text, which stays cached, is taken where unmapping that is less work than mapping what the
-   * next best slot lacks.
+   * For a sequence that begins with the groups ids[0 … count): the slot that has most of them, from the first on, and
+   * how many; -1 and 0: none has any. A slot that goes on with another text, which stays cached, is taken where
+   * unmapping that is less work than mapping what the next best slot lacks.
    */
   forGroups(ids: Int32Array, count: number): { readonly slot: number; readonly groups: number } {
     let groups = count;
@@ -115,7 +137,10 @@ export class SlotChoice {
     return longer < 0 ? { slot, groups } : { slot: longer, groups: count };
   }
 
-  /** For rows of other slots: the slot without content that has fewest rows, or else the one used longest ago; -1: none is idle. */
+  /**
+   * For rows of other slots: the slot without content that has fewest rows, or else the one used longest ago; -1: none
+   * is idle.
+   */
   forSharedRows(): number {
     const oldest = this.#collectBlanks();
     const { slots, rows, count } = this.#idle;
@@ -168,7 +193,6 @@ export class SlotChoice {
       if (oldest < 0 || lastUsed[slot]! < lastUsed[oldest]!) oldest = slot;
       if (named[slot]! > 0 && rows[slot]! > 0) continue;
       idle.slots[idle.count] = slot;
-      idle.surplusRows[slot] = rows[slot]!;
       idle.count += 1;
     }
     return oldest;

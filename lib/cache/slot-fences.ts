@@ -1,14 +1,18 @@
-// SlotFences: what queued work may still be using, slot by slot, of running sequences and released ones. A fence protects the
-// addresses of a slot: pages are free only when no address maps them, and every unmapping of rows that work was queued for
-// waits for the slot's fence, so that none is needed per page.
+// SlotFences: what queued work may still be using, slot by slot, of running sequences and released ones. A fence
+// protects the addresses of a slot: pages are free only when no address maps them, and every unmapping of rows that
+// work was queued for waits for the slot's fence, so that none is needed per page.
 //
-// A slot may wait for a step of the engine and for any number of streams. Noting allocates nothing and makes no call. What was
-// noted counts as pending until `poll` or a wait has heard otherwise.
+// A slot may wait for a step of the engine and for any number of streams. Noting allocates nothing and makes no call.
+// What was noted counts as pending until `poll` or a wait has heard otherwise.
 
-import { createError } from '../base/errors.js';
-import { GivenFence } from './fence.js';
+import { types } from 'node:util';
+
+import { createError, isKvError } from '../base/errors.js';
+import {
+  type FieldPlace, integer, isAddress, isOptionsObject, optional, readOptions, streamField,
+} from '../base/options.js';
+import type { Driver } from '../device/driver.js';
 import type { NativeDriver } from '../device/native.js';
-import { StreamFence } from './stream-fence.js';
 
 export interface SlotFencesParts {
   readonly driver: () => NativeDriver;
@@ -59,11 +63,16 @@ export class SlotFences {
   /** Whether queued work may still use the slot. */
   isPending(slot: number): boolean {
     if (this.#steps[slot]! > this.#completedStep) return true;
-    for (let index = 0; index < this.#streams.length; index += 1) if (this.#streams[index]!.isPending(slot)) return true;
+    for (let index = 0; index < this.#streams.length; index += 1) {
+      if (this.#streams[index]!.isPending(slot)) return true;
+    }
     return false;
   }
 
-  /** Slots whose tokens queued work may still write: none, as a rule. A fence that only a release named says that they are used. */
+  /**
+   * Slots whose tokens queued work may still write: none, as a rule. A fence that only a release named says that they
+   * are used.
+   */
   writtenSlots(): number[] {
     const written: number[] = [];
     for (let slot = 0; slot < this.#slots; slot += 1) {
@@ -98,15 +107,18 @@ export class SlotFences {
     return this.#homes[slot] ?? this.#defaultStream ?? this.#lastStream;
   }
 
-  /** Says on which stream a new sequence's work will be queued; undefined: nothing was said. Returns `streamOf` the slot then. */
+  /**
+   * Says on which stream a new sequence's work will be queued; undefined: nothing was said. Returns `streamOf` the slot
+   * then.
+   */
   setStream(slot: number, stream: bigint | undefined): bigint | undefined {
     this.#homes[slot] = stream;
     return this.streamOf(slot);
   }
 
   /**
-   * Takes the fence of a commit, `given`, to be noted for each of its slots. False: there is none. The first time that a stream
-   * is named an event is recorded there: throws what the driver throws; then nothing has changed.
+   * Takes the fence of a commit, `given`, to be noted for each of its slots. False: there is none. The first time that
+   * a stream is named an event is recorded there: throws what the driver throws; then nothing has changed.
    */
   open(given: GivenFence): boolean {
     if (given.isNone) given.stream = this.#defaultStream;
@@ -145,8 +157,8 @@ export class SlotFences {
   }
 
   /**
-   * The slot is released behind a fence beside those it has: events are recorded, so that its streams may be destroyed. Throws
-   * what recording throws; then the fence is not noted.
+   * The slot is released behind a fence beside those it has: events are recorded, so that its streams may be destroyed.
+   * Throws what recording throws; then the fence is not noted.
    */
   release(slot: number, { step, stream }: GivenFence): void {
     for (const fence of this.#streams) if (fence.isPending(slot)) fence.eventOf(slot);
@@ -158,7 +170,9 @@ export class SlotFences {
     if (step > this.#steps[slot]!) this.#steps[slot] = step;
   }
 
-  /** What is queued on `stream` from here on runs after the slot's work on other streams. Throws what the driver throws. */
+  /**
+   * What is queued on `stream` from here on runs after the slot's work on other streams. Throws what the driver throws.
+   */
   order(stream: bigint, slot: number): void {
     for (const fence of this.#streams) {
       if (fence.stream !== stream && fence.isPending(slot)) this.#driver().waitEvent(stream, fence.eventOf(slot));
@@ -185,8 +199,8 @@ export class SlotFences {
   }
 
   /**
-   * Waits until queued work no longer uses the slot: for its own events, not for the device. Throws KV_WORK_QUEUED when it
-   * waits for a step, which only the engine can complete, and what the driver throws. `operation` follows "Cannot".
+   * Waits until queued work no longer uses the slot: for its own events, not for the device. Throws KV_WORK_QUEUED when
+   * it waits for a step, which only the engine can complete, and what the driver throws. `operation` follows "Cannot".
    */
   wait(slot: number, operation: string): void {
     if (!this.isPending(slot)) return;
@@ -247,4 +261,228 @@ export class SlotFences {
     if (idle === undefined) this.#streams.push(fence);
     return fence;
   }
+}
+
+// StreamFence: which slots have work queued on one stream. A slot is noted with the number of the stream's present
+// epoch; an event recorded later ends the epoch and covers all that was queued until then, so that one event serves
+// every slot noted in it and noting costs a write to a typed array. Records, asks and destroys events; decides nothing.
+
+/** Events under way at once, unless something must know. */
+const mostEvents = 8;
+
+interface Recorded {
+  readonly epoch: number;
+  readonly event: bigint;
+}
+
+export class StreamFence {
+  /** A CUstream; a fence without work may be given another. */
+  stream: bigint;
+  readonly #driver: () => NativeDriver;
+  /** By slot: the epoch in which it was noted last; 0: never. */
+  readonly #notedIn: Float64Array;
+  /** In order of recording; those that are done are destroyed. */
+  readonly #events: Recorded[] = [];
+  #epoch = 1;
+  #lastNoted = 0;
+  #passed = 0;
+
+  constructor(driver: () => NativeDriver, slots: number, stream: bigint) {
+    this.#driver = driver;
+    this.#notedIn = new Float64Array(slots);
+    this.stream = stream;
+  }
+
+  /** Whether no slot has work here, as far as was heard. */
+  get isIdle(): boolean {
+    return this.#lastNoted <= this.#passed && this.#events.length === 0;
+  }
+
+  /** The slot has work queued here. */
+  note(slot: number): void {
+    this.#notedIn[slot] = this.#epoch;
+    this.#lastNoted = this.#epoch;
+  }
+
+  /** Whether the slot's work here is not known to be over. */
+  isPending(slot: number): boolean {
+    return this.#notedIn[slot]! > this.#passed;
+  }
+
+  /** Ends the epoch with an event. Throws what the driver throws; then nothing has changed. */
+  record(): void {
+    const event = this.#driver().recordEvent(this.stream);
+    this.#events.push({ epoch: this.#epoch, event });
+    this.#epoch += 1;
+  }
+
+  /** The slot's work is that which the last event covers. */
+  noteRecorded(slot: number): void {
+    this.#notedIn[slot] = this.#epoch - 1;
+    this.#lastNoted = Math.max(this.#lastNoted, this.#epoch - 1);
+  }
+
+  /** An event after the slot's work, which is pending. Throws what recording it throws. */
+  eventOf(slot: number): bigint {
+    if (this.#notedIn[slot] === this.#epoch) this.record();
+    return this.#events.find(({ epoch }) => epoch >= this.#notedIn[slot]!)!.event;
+  }
+
+  /**
+   * Hears what is over. True when something is that was not. Throws what the driver throws; asking again goes on from
+   * there.
+   */
+  poll(): boolean {
+    const before = this.#passed;
+    this.#forgetPassed();
+    if (this.#lastNoted === this.#epoch && this.#events.length < mostEvents) {
+      this.record();
+      this.#forgetPassed();
+    }
+    return this.#passed > before;
+  }
+
+  /** Waits until the slot's work here is over. */
+  wait(slot: number): void {
+    this.#driver().synchronizeEvent(this.eventOf(slot));
+    this.#forgetPassed();
+  }
+
+  /** Waits for everything, and forgets it. Nothing runs on a lost device. Retryable. */
+  finish(): void {
+    try {
+      if (this.#lastNoted === this.#epoch) this.record();
+      for (let recorded = this.#events[0]; recorded !== undefined; recorded = this.#events[0]) {
+        // The engine may have destroyed a stream whose work is done: its events can still be asked.
+        if (!this.#driver().queryEvent(recorded.event)) this.#driver().synchronizeEvent(recorded.event);
+        this.#forget(recorded);
+      }
+    } catch (error) {
+      if (!isKvError(error, 'KV_DRIVER_LOST')) throw error;
+    }
+  }
+
+  #forgetPassed(): void {
+    for (let recorded = this.#events[0]; recorded !== undefined; recorded = this.#events[0]) {
+      if (!this.#driver().queryEvent(recorded.event)) return;
+      this.#forget(recorded);
+    }
+  }
+
+  #forget({ epoch, event }: Recorded): void {
+    this.#driver().destroyEvent(event);
+    this.#events.shift();
+    this.#passed = epoch;
+  }
+}
+
+// Fence: what an engine says about work that it has queued and that may not be over: a stream, or a step of its own. A
+// device-wide synchronise would not do: work may be built but not launched yet, which only the engine's own step number
+// or an event on its stream can tell. Read without allocating: a commit may have one in every step.
+
+/**
+ * `stream`: all work queued on it so far (a CUstream as a bigint). `step`: the engine's own step number, which
+ * `cache.completeStep(step)` closes; steps are over in their order.
+ */
+export type Fence = { readonly stream: bigint } | { readonly step: number };
+
+/** Options of `Sequence.release`. */
+export interface ReleaseOptions {
+  /** What must be over before the memory may change hands, beside the fences of its commits. Default: nothing else. */
+  readonly fence?: Fence | undefined;
+}
+
+/** Options of `KvCache.commit` and `KvCache.discard`. */
+export interface CommitOptions {
+  /**
+   * What must be over before the memory that the batch used may change hands. Default: the cache's `stream`, or
+   * nothing.
+   */
+  readonly fence?: Fence | undefined;
+}
+
+type FenceOptions = ReleaseOptions | CommitOptions;
+
+/** What a call was given, read once; the object is used again. */
+export class GivenFence {
+  /** -1: none. */
+  step = -1;
+  stream: bigint | undefined = undefined;
+
+  set(step: number, stream: bigint | undefined): this {
+    this.step = step;
+    this.stream = stream;
+    return this;
+  }
+
+  get isNone(): boolean {
+    return this.step < 0 && this.stream === undefined;
+  }
+}
+
+const asIs = (value: unknown): unknown => value;
+
+/** Reads the fence of a call into `given`. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+export function readFence(owner: string, options: FenceOptions | undefined, given: GivenFence): GivenFence {
+  const fence = options === undefined ? undefined
+    : hasOnly(options, 'fence', 'fence') ? options.fence : readOptions(owner, options, { fence: asIs }).fence;
+  if (fence === undefined) return given.set(-1, undefined);
+  if (hasOnly(fence, 'stream', 'step')) {
+    const { stream, step } = fence as { readonly stream?: unknown; readonly step?: unknown };
+    if (step === undefined && isAddress(stream)) return given.set(-1, stream);
+    if (stream === undefined && Number.isSafeInteger(step) && (step as number) >= 0) {
+      return given.set(step as number, undefined);
+    }
+  }
+  const { stream, step } = fenceMembers(fence, { owner, option: 'fence' });
+  return given.set(step ?? -1, stream);
+}
+
+const members = { stream: optional(streamField), step: optional(integer()) };
+
+function fenceMembers(
+  fence: unknown, place: FieldPlace,
+): { readonly stream?: bigint | undefined; readonly step?: number | undefined } {
+  if (isOptionsObject(fence)) {
+    const read = readOptions(place.owner, fence, members, place.option);
+    if (read.stream !== undefined && read.step !== undefined) throw onlyOne(place);
+    if (read.stream !== undefined || read.step !== undefined) return read;
+  }
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', ...place, expected: '{ stream: bigint } or { step: integer }', received: fence,
+  });
+}
+
+/**
+ * Throws KV_INVALID_OPTION for a stream where there are none but 0n, on which nothing runs when a call has returned,
+ * and those that the driver lent.
+ */
+export function checkFence(
+  owner: 'Sequence.release' | 'KvCache.commit' | 'KvCache.discard', fence: GivenFence, driver: Driver,
+): void {
+  const { stream } = fence;
+  if (driver.info.hasStreams || stream === undefined || stream === 0n) return;
+  if (driver.hasLent(stream)) { // it stands for nothing there
+    fence.set(fence.step, 0n);
+    return;
+  }
+  const verb = { 'Sequence.release': 'Release', 'KvCache.commit': 'Commit', 'KvCache.discard': 'Discard' }[owner];
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner, option: 'fence.stream', expected: '0n or left out on host, which has no streams',
+    received: stream, hint: `${verb} once the work is over, or behind the engine's step: \`fence: { step }\`.`,
+  });
+}
+
+function onlyOne(place: FieldPlace): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: 'range', ...place, expected: '{ stream: bigint } or { step: integer }', received: 'both',
+    hint: 'Give one of the two.',
+  });
+}
+
+/** Whether it is an object of the caller's without other members than these: the common case. */
+function hasOnly(value: unknown, one: string, other: string): boolean {
+  if (typeof value !== 'object' || value === null || types.isProxy(value) || Array.isArray(value)) return false;
+  for (const name in value) if (name !== one && name !== other) return false;
+  return true;
 }

@@ -1,8 +1,16 @@
-// Slots: the numbers that a cache keeps per slot, in typed arrays made once. Index everywhere: the slot. Every change of a slot's
-// state is a method here, so that only this file writes them; the addon writes `rows` and `isQuarantined` before each of its calls
-// returns. It keeps no rule: SlotLeases decides which slot is leased, and when one becomes idle.
+// Slots: the numbers that a cache keeps per slot, in typed arrays made once. Index everywhere: the slot. Every change
+// of a slot's state is a method here, so that only this file writes them; the addon writes `rows` and `isQuarantined`
+// before each of its calls returns. It keeps no rule: SlotLeases decides which slot is leased, and when one becomes
+// idle.
 
-import type { Layout } from '../layout/layout.js';
+import type { TensorView } from '../base/dtypes.js';
+import { checkInteger } from '../base/options.js';
+import { rowArithmetic, type RowArithmetic } from '../base/row-arithmetic.js';
+import type { BackgroundErrors } from '../device/background-errors.js';
+import { cacheNews, type NativeCache } from '../device/native.js';
+import type { PagePool } from '../device/page-pool.js';
+import { checkHostAccess, type SlotViews } from '../device/slot-views.js';
+import type { Layout, TensorPlacement } from '../layout/layout.js';
 import type { SlotFences } from './slot-fences.js';
 
 /** Where a slot is in its life. An idle slot in quarantine is out of service. */
@@ -56,8 +64,9 @@ export class Slots {
   /** One of `sharedTails`: not 0 when the row that the slot writes to next may have other users. */
   readonly sharedTail: SlotNumbers;
   /**
-   * First mapped row that is no longer the slot's, or `noForeignRow`: rows that a running sequence gave up, and that other slots
-   * may use, stay mapped there while queued work may use the addresses. They hold nothing of the slot, and must not be written.
+   * First mapped row that is no longer the slot's, or `noForeignRow`: rows that a running sequence gave up, and that
+   * other slots may use, stay mapped there while queued work may use the addresses. They hold nothing of the slot, and
+   * must not be written.
    */
   readonly foreignRow: SlotNumbers;
   readonly #layout: Layout;
@@ -150,9 +159,13 @@ export class Slots {
     return tokens * this.#tokenBytes <= Math.min(this.rows[slot]!, this.#foreignRow[slot]!) * this.#pageBytes;
   }
 
-  /** Rows of an active slot that must stay: its tokens, those being computed, those earmarked, and those that queued work may use. */
+  /**
+   * Rows of an active slot that must stay: its tokens, those being computed, those earmarked, and those that queued
+   * work may use.
+   */
   neededRows(slot: number): number {
-    const tokens = Math.max(this.#length[slot]! + this.#prepared[slot]!, this.#earmarkedTokens[slot]!, this.#fences.pendingTokens(slot));
+    const tokens = Math.max(
+      this.#length[slot]! + this.#prepared[slot]!, this.#earmarkedTokens[slot]!, this.#fences.pendingTokens(slot));
     return this.#layout.rowsFor(tokens);
   }
 
@@ -199,7 +212,10 @@ export class Slots {
     this.#touch(slot);
   }
 
-  /** Whether a prepared batch computes on the slot, also once its sequence is released: until it is committed or discarded. */
+  /**
+   * Whether a prepared batch computes on the slot, also once its sequence is released: until it is committed or
+   * discarded.
+   */
   isComputing(slot: number): boolean {
     return this.#prepared[slot] !== 0 || this.#isLeft[slot] === 1;
   }
@@ -263,5 +279,121 @@ export function holdsSlots(parts: unknown): boolean {
     return Slots.isInstance((parts as { readonly memory: { readonly slots: unknown } }).memory.slots);
   } catch { // no object, or a proxy that answers with errors
     return false;
+  }
+}
+
+// SlotMemory: the memory under a cache's slots: the layout, the numbers per slot, the fences of work that uses them,
+// the addon's cache that maps rows under them, the pool that pages come from, and the views on them. Handed to every
+// part that maps or reads; decides nothing.
+
+/** A tensor of the cache as a kernel needs it: address of element [0, 0, 0, 0], shape, strides, dtype. */
+export interface Tensor extends TensorPlacement {
+  /** Address of element [0, 0, 0, 0]; the same as long as the cache is open. */
+  readonly address: bigint;
+}
+
+export interface SlotMemoryParts {
+  readonly native: NativeCache;
+  readonly pool: PagePool;
+  readonly layout: Layout;
+  readonly slots: Slots;
+  readonly fences: SlotFences;
+  readonly views: SlotViews;
+  readonly background: BackgroundErrors;
+  /** Whether pages are zeroed before another tenant gets them. */
+  readonly isScrubbed: boolean;
+}
+
+export class SlotMemory {
+  /**
+   * The addon's part. After each of its calls `slots.rows` is right; what its mapper maps is heard by `synchronize`.
+   */
+  readonly native: NativeCache;
+  /** By `cacheNews`: what the last `synchronize` heard. */
+  readonly news: Float64Array;
+  readonly pool: PagePool;
+  readonly layout: Layout;
+  readonly slots: Slots;
+  /** The queued work that may still use each slot. */
+  readonly fences: SlotFences;
+  readonly views: SlotViews;
+  /** Failures that no call can report. */
+  readonly background: BackgroundErrors;
+  /** How tokens fall into groups of rows, the rows of the prefix index. */
+  readonly groups: RowArithmetic;
+  /** Every tensor on this worker, in layer order, K before V. */
+  readonly tensors: readonly Tensor[];
+
+  readonly #isScrubbed: boolean;
+
+  constructor({ native, pool, layout, slots, fences, views, background, isScrubbed }: SlotMemoryParts) {
+    this.native = native;
+    this.news = native.news();
+    this.pool = pool;
+    this.layout = layout;
+    this.slots = slots;
+    this.fences = fences;
+    this.views = views;
+    this.background = background;
+    this.#isScrubbed = isScrubbed;
+    this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * layout.groupRows });
+    this.tensors = Object.freeze(layout.tensors.map((tensor) => Object.freeze({
+      ...tensor, address: native.address(tensor.reservation) + BigInt(tensor.offsetBytes),
+    })));
+  }
+
+  /** Number of a tenant for the addon; one for all where nothing is scrubbed. */
+  tenantNumber(tenant: string | undefined): bigint {
+    return this.#isScrubbed ? this.pool.tenantNumber(tenant) : 1n;
+  }
+
+  /**
+   * Hears of the mapper: rows that it mapped, and failures that it met. All other calls leave `slots.rows` right
+   * themselves.
+   */
+  synchronize(): void {
+    this.native.synchronize();
+    if (this.news[cacheNews.lateErrors] !== this.background.mapperErrors) {
+      this.background.addOfMapper(this.native.mapperState());
+    }
+  }
+
+  /**
+   * Unmaps the slot's rows from `rows` on; returns how many. The one way in which mapped memory goes away while a cache
+   * is open, but for a shared row that is exchanged. No queued work may use the rows. The mapper's request is dropped,
+   * what was set aside for the slot too, and views are detached first. Throws what the driver throws; then the rows are
+   * still there.
+   */
+  unmap(slot: number, rows: number): number {
+    this.views.revoke(slot);
+    const before = this.slots.rows[slot]!;
+    this.native.shrink(slot, rows);
+    this.slots.haveShrunk(slot);
+    return before - this.slots.rows[slot]!;
+  }
+
+  /** Address of the slot's first token in a tensor. Throws KV_INVALID_OPTION. */
+  address(slot: number, tensor: number): bigint {
+    const { address, strides } = this.#tensor(tensor, 'Sequence.address');
+    return address + BigInt(slot * strides.slotBytes);
+  }
+
+  /**
+   * The slot's mapped tokens of a tensor as a typed array. Throws KV_INVALID_OPTION, and KV_VIEW_FORBIDDEN or
+   * KV_DRIVER_UNSUPPORTED.
+   */
+  view(slot: number, tensor: number): TensorView {
+    const placement = this.#tensor(tensor, 'Sequence.view');
+    const { kind, info: { hasHostAccess } } = this.pool.driver;
+    checkHostAccess(kind, hasHostAccess);
+    this.synchronize();
+    const pages = this.layout.pagesIn(placement.reservation, this.slots.ownRows(slot));
+    return this.views.open(slot, placement, pages * this.layout.pageBytes);
+  }
+
+  #tensor(index: number, owner: string): Tensor {
+    const hint = typeof index === 'number' ? undefined : "Give the tensor's `index`.";
+    checkInteger(owner, 'tensor', index, 0, this.tensors.length - 1, hint);
+    return this.tensors[index]!;
   }
 }

@@ -1,17 +1,18 @@
-// Steps: the hot path. Before a forward pass every sequence of the batch gets memory for its tokens, after it their lengths
-// advance and the mapper hears what will be needed soon. Loops over typed arrays; in steady decode it neither allocates nor
-// crosses into the addon.
+// Steps: the hot path. Before a forward pass every sequence of the batch gets memory for its tokens, after it their
+// lengths advance and the mapper hears what will be needed soon. Loops over typed arrays; in steady decode it neither
+// allocates nor crosses into the addon.
 
-import { createError } from '../base/errors.js';
+import { createError, isKvError } from '../base/errors.js';
+import { checkInteger } from '../base/options.js';
 import { checkStack, checkStackOfStep } from '../base/stack.js';
-import { Batch } from './batch.js';
-import type { BatchRows } from './batch-rows.js';
-import { GivenFence } from './fence.js';
+import type { PolicyGuard } from '../device/lifetime.js';
 import type { SideTensors } from '../side/side-tensors.js';
-import type { RowsAhead } from './rows-ahead.js';
+import { Batch } from './batch.js';
+import type { CopyRoom, RowSharing } from './row-sharing.js';
+import type { RowSupply } from './row-supply.js';
 import type { SequenceTokens } from './sequence-tokens.js';
-import type { SlotMemory } from './slot-memory.js';
-import type { Slots } from './slots.js';
+import { GivenFence } from './slot-fences.js';
+import { noForeignRow, type SlotMemory, type Slots } from './slots.js';
 
 /** Of a slot that was released already: what it has is recorded. */
 const released = new GivenFence();
@@ -48,10 +49,14 @@ export class Steps {
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (generation[slot] !== generations[index]) throw this.#stale(slot, generations[index]!);
-      if (prepared[slot] !== 0) throw createError('KV_SLOT_BUSY', { slot, operation: 'prepare', holder: 'another prepared batch' });
+      if (prepared[slot] !== 0) {
+        throw createError('KV_SLOT_BUSY', { slot, operation: 'prepare', holder: 'another prepared batch' });
+      }
       // Its length may have changed since `add`, by a truncate or by another batch.
       const lengthTokens = lengths[slot]! + tokens[index]!;
-      if (lengthTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
+      if (lengthTokens > maxTokens) {
+        throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
+      }
       if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
       if (sharedTail[slot] !== 0) sharing += 1;
       if (hasSide && this.#side.ready[slot]! < lengthTokens) lackingSide += 1;
@@ -106,21 +111,25 @@ export class Steps {
     for (let index = 0; index < batch.length; index += 1) {
       const slot = batch.slots[index]!;
       this.#slots.discard(slot);
-      if (this.#side.everything > 0 && this.#slots.generation[slot] === batch.generations[index]) this.#side.discard(slot);
+      if (this.#side.everything > 0 && this.#slots.generation[slot] === batch.generations[index]) {
+        this.#side.discard(slot);
+      }
     }
     this.#finish(batch);
   }
 
   /**
-   * Prepares `more` tokens behind those of the only sequence of a prepared batch, whose computing goes on. Throws as `prepare`, and changes
-   * nothing then.
+   * Prepares `more` tokens behind those of the only sequence of a prepared batch, whose computing goes on. Throws as
+   * `prepare`, and changes nothing then.
    */
   extend(batch: Batch, more: number): void {
     const slot = batch.slots[0]!;
     const before = batch.tokens[0]!;
     const lengthTokens = this.#slots.length[slot]! + before + more;
     const { maxTokens } = this.#memory.layout;
-    if (lengthTokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
+    if (lengthTokens > maxTokens) {
+      throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
+    }
     this.#setTokens(batch, before + more);
     try {
       if (!this.#slots.hasRoom(slot, lengthTokens)) this.#rows.grow(batch);
@@ -158,13 +167,18 @@ export class Steps {
     this.#slots.prepare(batch.slots[0]!, tokens);
   }
 
-  /** Notes the fence for every slot, of sequences released since `prepare` too. `added`: 1 when the batch's tokens do not count. */
+  /**
+   * Notes the fence for every slot, of sequences released since `prepare` too. `added`: 1 when the batch's tokens do
+   * not count.
+   */
   #note({ slots, tokens, generations, length }: Batch, given: GivenFence, added: 0 | 1): void {
     const numbers = this.#slots;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       this.#fences.note(slot, given, numbers.length[slot]! + added * tokens[index]!);
-      if (numbers.generation[slot] !== generations[index]) this.#memory.late.attempt(() => this.#fences.release(slot, released));
+      if (numbers.generation[slot] !== generations[index]) {
+        this.#memory.background.attempt(() => this.#fences.release(slot, released));
+      }
     }
   }
 
@@ -176,4 +190,249 @@ export class Steps {
   #stale(slot: number, generation: number): Error {
     return createError('KV_SLOT_RELEASED', { slot, generation, currentGeneration: this.#slots.generation[slot]! });
   }
+}
+
+// BatchRows: the rows that a batch is about to write to. Maps what its sequences lack, and gives each that shares the
+// row which it writes to next a row of its own. Nothing is copied or mapped unless all of it has room.
+
+export class BatchRows {
+  readonly #memory: SlotMemory;
+  readonly #supply: RowSupply;
+  readonly #sharing: RowSharing;
+  /** Slots and the rows that each is to have, for the addon. */
+  readonly #pairs: Int32Array;
+
+  constructor(memory: SlotMemory, supply: RowSupply, sharing: RowSharing) {
+    this.#memory = memory;
+    this.#supply = supply;
+    this.#sharing = sharing;
+    this.#pairs = new Int32Array(2 * memory.slots.count);
+  }
+
+  /** Before anything else is asked for: see `CachedRows.flushBesideWithheld`. */
+  flushBesideWithheld(): void {
+    this.#memory.background.attempt(() => { this.#sharing.flushBesideWithheld(); });
+  }
+
+  /** Maps what the batch lacks in the foreground, once the mapper's news are in. */
+  grow(batch: Batch): void {
+    this.#memory.synchronize();
+    const { slots, tokens, length } = batch;
+    const numbers = this.#memory.slots;
+    let count = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      const lengthTokens = numbers.length[slot]! + tokens[index]!;
+      if (numbers.hasRoom(slot, lengthTokens)) continue;
+      this.#pairs[2 * count] = slot;
+      this.#pairs[2 * count + 1] = this.#memory.layout.rowsFor(lengthTokens);
+      count += 1;
+    }
+    if (count > 0) this.#supply.grow(this.#pairs, count);
+  }
+
+  /**
+   * Gives every sequence of the batch rows of its own where it is going to write: first those that no queued work uses,
+   * so that the last user of a shared row is left alone with it. Nothing is copied unless all of it has room, behind
+   * what is waited for.
+   */
+  makeWritable(batch: Batch): void {
+    const { slots, tokens, length } = batch;
+    const numbers = this.#memory.slots;
+    this.#memory.background.attempt(() => this.#memory.fences.poll());
+    this.#memory.background.attempt(() => this.#sharing.unmapGivenUp());
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (numbers.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, numbers.length[slot]! + tokens[index]!);
+    }
+    const room = this.#checkRoom(batch);
+    const later: number[] = []; // waiting for one ends other slots' queued work too
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (numbers.sharedTail[slot] === 0) continue;
+      if (this.#memory.fences.isPending(slot)) later.push(slot);
+      else this.#makeSlotWritable(slot, room);
+    }
+    for (const slot of later) this.#makeSlotWritable(slot, room);
+  }
+
+  #makeSlotWritable(slot: number, room: CopyRoom): void {
+    this.#orderBehindOthers(slot);
+    try {
+      this.#sharing.makeWritable(slot, room);
+    } catch (error) {
+      const isShort = isKvError(error, 'KV_OUT_OF_PAGES');
+      if (!(isShort || isKvError(error, 'KV_WORK_QUEUED')) || !this.#sharing.claimTail(slot, isShort)) throw error;
+      this.#sharing.makeWritable(slot, room);
+    }
+  }
+
+  /**
+   * What will be queued for the slot runs after the work that is queued on other streams: it may read a row that the
+   * slot is left alone with, and goes on writing in place. Throws what the driver throws.
+   */
+  #orderBehindOthers(slot: number): void {
+    const stream = this.#memory.fences.streamOf(slot);
+    if (stream === undefined) return;
+    for (let other = 0; other < this.#memory.slots.count; other += 1) {
+      if (other !== slot && this.#memory.fences.isPendingBeside(other, stream)) {
+        this.#memory.fences.order(stream, other);
+      }
+    }
+  }
+
+  /** Where the batch's copies go. Throws KV_OUT_OF_PAGES unless its copies and growth have room together. */
+  #checkRoom({ slots, tokens, length }: Batch): CopyRoom {
+    const numbers = this.#memory.slots;
+    const supply = this.#supply;
+    this.#memory.synchronize(); // pages are counted by its news
+    const copied = new Map<number, number>();
+    let pages = 0;
+    let rows = 0;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      const target = this.#memory.layout.rowsFor(numbers.length[slot]! + tokens[index]!);
+      const needed = numbers.neededRows(slot);
+      if (target > needed) {
+        pages += this.#memory.layout.pagesBetween(needed, target);
+        rows += target - needed;
+      }
+      if (numbers.sharedTail[slot] === 0) continue;
+      const id = this.#sharing.contestedTail(slot, copied);
+      if (id < 0) continue;
+      copied.set(id, (copied.get(id) ?? 0) + 1);
+      pages += this.#sharing.detachPages(slot);
+      rows += 1;
+    }
+    supply.checkObtainable(pages, rows, Array.from(slots.subarray(0, length)));
+    return {
+      withRoom: (slot, copyPages, work) => {
+        supply.withRoom(slot, copyPages, work);
+      },
+      earmark: (slot, earmarkedRows) => {
+        supply.earmark(slot, earmarkedRows);
+      },
+      canSpare: (more) => {
+        if (more <= 0) return true;
+        this.#memory.synchronize(); // copies have been made since
+        return supply.canObtain(pages + more);
+      },
+    };
+  }
+}
+
+// RowsAhead: asks the mapper for the rows that the growth policy wants ahead of running sequences, so that their next
+// steps find them mapped.
+
+/**
+ * `lengthTokens`: tokens of the sequence that are valid. `earmarkedTokens`: tokens that memory was earmarked for at
+ * `acquire` (its whole prompt; 0 without). Returns the tokens that should be mapped soon; less than `lengthTokens`
+ * means nothing, Infinity as many as a slot has. What is no number is refused (KV_INVALID_OPTION) once the commit is
+ * done.
+ */
+export type GrowthPolicy = (lengthTokens: number, earmarkedTokens: number) => number;
+
+/** Maps nothing ahead: rows appear in `prepare`, when they are needed. The fewest pages, and the longest steps. */
+export function onDemand(): GrowthPolicy {
+  return (lengthTokens) => lengthTokens;
+}
+
+/**
+ * Maps ahead in the background: the whole earmarked prompt, whose pages are set aside for it anyway, and then the row
+ * that the next `tokens` tokens will touch. Default 16: enough steps for the mapper to be done before the row is
+ * needed.
+ */
+export function ahead(tokens = 16): GrowthPolicy {
+  checkInteger('ahead', 'tokens', tokens, 1);
+  return (lengthTokens, earmarkedTokens) => Math.max(lengthTokens + tokens, earmarkedTokens);
+}
+
+export class RowsAhead {
+  readonly #memory: SlotMemory;
+  readonly #slots: Slots;
+  readonly #supply: RowSupply;
+  readonly #growth: GrowthPolicy;
+  readonly #guard: PolicyGuard;
+  /** Slots and the rows that each is to have, for the addon. */
+  readonly #pairs: Int32Array;
+  readonly #hasMapper: boolean;
+  /** Whether some slots are there for transfers. */
+  readonly #hasTransfers: boolean;
+  /** Whether the mapper was asked for anything by the latest request. Read only. */
+  hasRequests = false;
+
+  constructor(memory: SlotMemory, supply: RowSupply, growth: GrowthPolicy, hasMapper: boolean) {
+    this.#hasMapper = hasMapper;
+    this.#memory = memory;
+    this.#slots = memory.slots;
+    this.#supply = supply;
+    this.#growth = growth;
+    this.#guard = memory.pool.guard;
+    this.#pairs = new Int32Array(2 * memory.slots.count);
+    this.#hasTransfers = memory.slots.count > memory.slots.sequences;
+  }
+
+  /**
+   * For every sequence of a batch that was not released. Throws what the policy throws, and KV_INVALID_OPTION for what
+   * it returns.
+   */
+  request(batch: Batch): void {
+    const { slots, generations, length } = batch;
+    let requests = 0;
+    const { generation } = this.#slots;
+    const outer = this.#guard.enter('growth');
+    try {
+      for (let index = 0; index < length; index += 1) {
+        const slot = slots[index]!;
+        if (generation[slot] === generations[index] && this.#note(slot, requests)) requests += 1;
+      }
+    } finally {
+      this.#guard.leave(outer);
+    }
+    this.#send(requests);
+  }
+
+  /** For one slot. Throws as `request`. */
+  requestFor(slot: number): void {
+    this.#send(this.#guard.during('growth', () => this.#note(slot, 0)) ? 1 : 0);
+  }
+
+  /** Puts a request for the slot into the pairs at `index` if the growth policy wants more than is mapped. */
+  #note(slot: number, index: number): boolean {
+    const numbers = this.#slots;
+    if (this.#hasTransfers && numbers.isTransfer(slot)) return false;
+    const lengthTokens = numbers.length[slot]!;
+    const wanted = this.#growth(lengthTokens, numbers.earmarkedTokens[slot]!);
+    if (typeof wanted !== 'number' || Number.isNaN(wanted)) throw notTokens(wanted);
+    if (wanted <= lengthTokens) return false; // nothing ahead: before the work below, for each token of each sequence
+    const tokens = Math.min(Math.ceil(wanted), this.#memory.layout.maxTokens);
+    if (numbers.hasRoom(slot, tokens) || numbers.foreignRow[slot] !== noForeignRow) return false;
+    this.#pairs[2 * index] = slot;
+    this.#pairs[2 * index + 1] = this.#memory.layout.rowsFor(tokens);
+    return true;
+  }
+
+  #send(count: number): void {
+    this.hasRequests = count > 0;
+    if (count === 0) return;
+    let pages = 0;
+    for (let index = 0; index < count; index += 1) {
+      const slot = this.#pairs[2 * index]!;
+      const rows = this.#pairs[2 * index + 1]!;
+      pages += this.#slots.missingPages(slot, rows) - this.#slots.earmarkedPages(slot, rows); // those are set aside
+    }
+    if (pages > 0 && this.#hasMapper) this.#memory.background.attempt(() => {
+      checkStack();
+      this.#supply.makeFree(pages);
+    });
+    this.#memory.native.request(this.#pairs, count);
+  }
+}
+
+function notTokens(received: unknown): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: typeof received === 'number' ? 'range' : 'type', owner: 'KvCache', option: 'growth', received,
+    isReturned: true,
+    expected: 'a function that returns a number of tokens',
+  });
 }

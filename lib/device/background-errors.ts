@@ -1,7 +1,7 @@
-// BackgroundErrors: failures that no call could report, because the call they belong to was over (a fence asked for after a commit,
-// rows taken back after a release) or there was none (the mapper). Each is counted and published on the diagnostics channel
-// `virtual-kv:late-error` as { cache, error, lateErrors }, once the running JavaScript has finished (in a microtask), so that a
-// subscriber may use the cache; what failed is tried again when there is reason to.
+// BackgroundErrors: failures that no call could report, because the call they belong to was over (a fence asked for
+// after a commit, rows taken back after a release) or there was none (the mapper). Each is counted and published on the
+// diagnostics channel `virtual-kv:late-error` as { cache, error, lateErrors }, once the running JavaScript has finished
+// (in a microtask), so that a subscriber may use the cache; what failed is tried again when there is reason to.
 
 import diagnostics = require('node:diagnostics_channel');
 
@@ -40,7 +40,7 @@ export class BackgroundErrors {
   }
 
   /** The mapper has failed since the last time; of several failures the last one is published. */
-  hear({ lateErrors, lastError }: NativeMapperState): void {
+  addOfMapper({ lateErrors, lastError }: NativeMapperState): void {
     this.mapperErrors = lateErrors;
     this.#publish(lastError);
   }

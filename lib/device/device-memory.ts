@@ -1,5 +1,5 @@
-// DeviceMemory: plain memory of a driver outside any cache, for an engine's weights and activations. Allocated whole when it is
-// made, outside every budget. Kernels use its address; `write` and `read` copy bytes.
+// DeviceMemory: plain memory of a driver outside any cache, for an engine's weights and activations. Allocated whole
+// when it is made, outside every budget. Kernels use its address; `write` and `read` copy bytes.
 
 import { createError, isKvError } from '../base/errors.js';
 import { checkInteger, instanceOf, integer, readOptions, streamField } from '../base/options.js';
@@ -31,8 +31,8 @@ export class DeviceMemory {
   #isClosed = false;
 
   /**
-   * Allocates the memory; its content is undefined. Throws KV_INVALID_OPTION, KV_OUT_OF_DEVICE_MEMORY, KV_OUT_OF_ADDRESS_SPACE, or
-   * the driver's error, and then keeps nothing.
+   * Allocates the memory; its content is undefined. Throws KV_INVALID_OPTION, KV_OUT_OF_DEVICE_MEMORY,
+   * KV_OUT_OF_ADDRESS_SPACE, or the driver's error, and then keeps nothing.
    */
   constructor(options: DeviceMemoryOptions) {
     const { driver, bytes } = readOptions('DeviceMemory', options, spec);
@@ -59,9 +59,9 @@ export class DeviceMemory {
   }
 
   /**
-   * Copies bytes here, behind what is queued on `stream`; done when it returns. Without `stream`, behind what this package queued
-   * through the driver on the default stream, and nothing else: name the stream of any other work. Throws KV_INVALID_OPTION when
-   * they do not fit, KV_CLOSED, or the driver's error.
+   * Copies bytes here, behind what is queued on `stream`; done when it returns. Without `stream`, behind what this
+   * package queued through the driver on the default stream, and nothing else: name the stream of any other work.
+   * Throws KV_INVALID_OPTION when they do not fit, KV_CLOSED, or the driver's error.
    */
   write(from: ArrayBufferView, atByte = 0, stream?: bigint): void {
     const bytes = this.#check('write to', 'DeviceMemory.write', from, atByte, stream);
@@ -87,7 +87,9 @@ export class DeviceMemory {
     this.close();
   }
 
-  #check(operation: string, owner: string, view: ArrayBufferView, atByte: number, stream: bigint | undefined): Uint8Array {
+  #check(
+    operation: string, owner: string, view: ArrayBufferView, atByte: number, stream: bigint | undefined,
+  ): Uint8Array {
     const bytes = bytesOf(view);
     if (bytes === undefined) {
       const option = operation === 'read' ? 'into' : 'from';
@@ -110,7 +112,8 @@ function explained(error: unknown, driver: Driver, bytes: number): unknown {
   const { livePages, freeBytes } = driver.memory(); // everything was given back
   const pageBytes = driver.info.defaultPageBytes;
   return createError('KV_OUT_OF_DEVICE_MEMORY', {
-    pageBytes, createdPages: error.details.createdPages - livePages, budgetPages: Math.ceil(bytes / pageBytes), freeBytes,
+    pageBytes, createdPages: error.details.createdPages - livePages, budgetPages: Math.ceil(bytes / pageBytes),
+    freeBytes,
     memoryBytes: bytes,
   }, { cause: error });
 }

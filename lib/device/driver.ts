@@ -1,15 +1,21 @@
-// Driver: the only part that depends on the machine. `cuda` is a GPU, `host` the CPU's own memory; `mock` is a simulated
-// device of MockDevice (virtual-kv/testing). One driver serves any number of page pools, kernel sets and device memories of its
-// environment.
+// Driver: the only part that depends on the machine. `cuda` is a GPU, `host` the CPU's own memory; `mock` is a
+// simulated device of MockDevice (virtual-kv/testing). One driver serves any number of page pools, kernel sets and
+// device memories of its environment.
 
 import { createError, isKvError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
-import { abortSignal, boolean, integer, notConstructible, oneOf, optional, readOptions, streamField, string, withDefault, type Field } from '../base/options.js';
+import {
+  abortSignal, boolean, integer, notConstructible, oneOf, optional, readOptions, streamField, string, withDefault,
+  type Field,
+} from '../base/options.js';
 import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo } from './native.js';
 import { StreamWork } from './stream-work.js';
 import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
-/** What a driver is. `cuda`: a GPU. `host`: the CPU's own memory. `mock`: a simulated CUDA device, for tests, which only MockDevice makes. */
+/**
+ * What a driver is. `cuda`: a GPU. `host`: the CPU's own memory. `mock`: a simulated CUDA device, for tests, which only
+ * MockDevice makes.
+ */
 export type DriverKind = 'cuda' | 'host' | 'mock';
 
 /** What a driver is and can do; it never changes. */
@@ -25,27 +31,29 @@ export interface DriverOptions {
   /** `cuda`: the driver library to open instead of the system's libcuda.so.1. */
   readonly libraryPath?: string | undefined;
   /**
-   * `host`: bytes of all pages together, at least 1. Default: the memory of this machine, or of its tightest memory cgroup, less
-   * headroom for everything else: an eighth, from 128 MiB (half, where the limit is smaller) to 2 GiB; a page is then also
-   * refused while its memory is not free. A number of yours is not checked, and may exceed the machine's memory: pages that are
-   * never touched take none.
+   * `host`: bytes of all pages together, at least 1. Default: the memory of this machine, or of its tightest memory
+   * cgroup, less headroom for everything else: an eighth, from 128 MiB (half, where the limit is smaller) to 2 GiB; a
+   * page is then also refused while its memory is not free. A number of yours is not checked, and may exceed the
+   * machine's memory: pages that are never touched take none.
    */
   readonly memoryBytes?: number | undefined;
   /**
-   * `host`: take a page's memory from the system when the page is created instead of when it is first touched, so that first touches
-   * take no faults; where it is mapped a second time, what is read takes few. A page is refused (KV_OUT_OF_DEVICE_MEMORY) while fewer than its bytes and the headroom are free, whatever
-   * `memoryBytes` says. Default false.
+   * `host`: take a page's memory from the system when the page is created instead of when it is first touched, so that
+   * first touches take no faults; where it is mapped a second time, what is read takes few. A page is refused
+   * (KV_OUT_OF_DEVICE_MEMORY) while fewer than its bytes and the headroom are free, whatever `memoryBytes` says.
+   * Default false.
    */
   readonly populate?: boolean | undefined;
   /**
-   * `host`: ask the kernel for huge pages where pages are multiples of 2 MiB, which makes mapping, touching and unmapping them
-   * many times cheaper. Takes memory and refuses pages as `populate` does; no effect where the kernel has no huge pages.
-   * Default false.
+   * `host`: ask the kernel for huge pages where pages are multiples of 2 MiB, which makes mapping, touching and
+   * unmapping them many times cheaper. Takes memory and refuses pages as `populate` does; no effect where the kernel
+   * has no huge pages. Default false.
    */
   readonly hugePages?: boolean | undefined;
   /**
-   * `host`: most kernel mappings of this driver, at least 1, at most seven eighths of `vm.max_map_count`. Default: half of that limit,
-   * shared by all host drivers of the process, in all its threads; only a driver with a larger `mappingLimit` may exceed the half.
+   * `host`: most kernel mappings of this driver, at least 1, at most seven eighths of `vm.max_map_count`. Default: half
+   * of that limit, shared by all host drivers of the process, in all its threads; only a driver with a larger
+   * `mappingLimit` may exceed the half.
    */
   readonly mappingLimit?: number | undefined;
 }
@@ -53,8 +61,8 @@ export interface DriverOptions {
 /** Options of `Driver.synchronize`. */
 export interface SynchronizeOptions {
   /**
-   * Gives up with KV_ABORTED, once nothing of what was queued runs any more: on host commands of kernels that have not begun are
-   * dropped, whichever kernels queued them; on a device what is queued runs to its end. Default: none.
+   * Gives up with KV_ABORTED, once nothing of what was queued runs any more: on host commands of kernels that have not
+   * begun are dropped, whichever kernels queued them; on a device what is queued runs to its end. Default: none.
    */
   readonly signal?: AbortSignal | undefined;
 }
@@ -73,7 +81,10 @@ const spec = {
   mappingLimit: withDefault(integer({ min: 1 }), 0),
 };
 
-/** One device's memory, or the CPU's own. Page pools, caches, kernels and device memory are opened on a driver. For one Node thread. */
+/**
+ * One device's memory, or the CPU's own. Page pools, caches, kernels and device memory are opened on a driver. For one
+ * Node thread.
+ */
 export class Driver {
   /** What the driver is and can do; fixed when it is opened. */
   readonly info: DriverInfo;
@@ -93,8 +104,8 @@ export class Driver {
   }
 
   /**
-   * Opens a driver. `auto` takes cuda where it can be opened and host otherwise. Throws KV_DRIVER_UNAVAILABLE (with the reason),
-   * KV_DRIVER_UNSUPPORTED or KV_DRIVER_TOO_OLD.
+   * Opens a driver. `auto` takes cuda where it can be opened and host otherwise. Throws KV_DRIVER_UNAVAILABLE (with the
+   * reason), KV_DRIVER_UNSUPPORTED or KV_DRIVER_TOO_OLD.
    */
   static open(kind: DriverChoice, options: DriverOptions = {}): Driver {
     oneOf(driverChoices)(kind, { owner: 'Driver.open', option: 'kind' });
@@ -143,9 +154,9 @@ export class Driver {
   }
 
   /**
-   * A stream for an engine that has none: kernels, device memory and sequences take it as `stream`, and unlike the default stream it
-   * can be captured. The default stream does not wait for it (CUDA's non-blocking kind). On host it is a thread that runs what
-   * kernels queue while JavaScript goes on. Throws KV_CLOSED, or the driver's error.
+   * A stream for an engine that has none: kernels, device memory and sequences take it as `stream`, and unlike the
+   * default stream it can be captured. The default stream does not wait for it (CUDA's non-blocking kind). On host it
+   * is a thread that runs what kernels queue while JavaScript goes on. Throws KV_CLOSED, or the driver's error.
    */
   acquireStream(): bigint {
     this.#checkOpen('acquire a stream');
@@ -156,8 +167,9 @@ export class Driver {
   }
 
   /**
-   * Resolves when all work that was queued on the stream so far is done; JavaScript goes on meanwhile. The driver cannot be closed
-   * before. Rejects with KV_INVALID_OPTION, KV_CLOSED, KV_ABORTED, KV_COMMAND_FAILED (host), or the driver's error.
+   * Resolves when all work that was queued on the stream so far is done; JavaScript goes on meanwhile. The driver
+   * cannot be closed before. Rejects with KV_INVALID_OPTION, KV_CLOSED, KV_ABORTED, KV_COMMAND_FAILED (host), or the
+   * driver's error.
    */
   async synchronize(stream: bigint, options: SynchronizeOptions = {}): Promise<void> {
     const owner = 'Driver.synchronize';
@@ -171,16 +183,21 @@ export class Driver {
     } finally {
       this.removeUser(membership.memory);
     }
-    if (signal?.aborted) throw createError('KV_ABORTED', { operation: 'waiting for a stream' }, { cause: signal.reason });
+    if (signal?.aborted) {
+      throw createError('KV_ABORTED', { operation: 'waiting for a stream' }, { cause: signal.reason });
+    }
   }
 
-  /** On host, what is queued on a stream that was acquired; undefined for the default stream, and on devices. @internal */
+  /**
+   * On host, what is queued on a stream that was acquired; undefined for the default stream, and on devices. @internal
+   */
   workOn(stream: bigint, owner: string): StreamWork | undefined {
     if (!this.#isOnCpu || stream === 0n) return undefined;
     const known = this.#work.get(stream);
     if (known !== undefined && this.#lentStreams.has(stream)) return known;
     throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner, option: 'stream', expected: 'a stream of the driver\'s `acquireStream` that was not given back, or 0n',
+      reason: 'range', owner, option: 'stream',
+      expected: 'a stream of the driver\'s `acquireStream` that was not given back, or 0n',
       received: stream,
     });
   }
@@ -191,14 +208,15 @@ export class Driver {
   }
 
   /**
-   * Gives a stream back. It lives on with the driver, for caches that know of work on it, and the next `acquireStream` gets it. Throws
-   * KV_INVALID_OPTION unless it was acquired and not given back, KV_CLOSED.
+   * Gives a stream back. It lives on with the driver, for caches that know of work on it, and the next `acquireStream`
+   * gets it. Throws KV_INVALID_OPTION unless it was acquired and not given back, KV_CLOSED.
    */
   releaseStream(stream: bigint): void {
     this.#checkOpen('release a stream');
     if (!this.#lentStreams.delete(stream)) {
       throw createError('KV_INVALID_OPTION', {
-        reason: 'range', owner: 'Driver.releaseStream', option: 'stream', expected: 'a stream of `acquireStream` that was not given back',
+        reason: 'range', owner: 'Driver.releaseStream', option: 'stream',
+        expected: 'a stream of `acquireStream` that was not given back',
         received: stream,
       });
     }
@@ -262,7 +280,8 @@ function checkedMappingLimit(driver: Driver, mappingLimit: number): Driver {
   if (mappingLimit <= most) return driver;
   driver.close();
   throw createError('KV_INVALID_OPTION', {
-    reason: 'range', owner: 'Driver.open', option: 'mappingLimit', expected: `an integer from 1 to ${formatNumber(most)}`,
+    reason: 'range', owner: 'Driver.open', option: 'mappingLimit',
+    expected: `an integer from 1 to ${formatNumber(most)}`,
     received: mappingLimit, hint: 'The rest of `vm.max_map_count` is kept for everything else in the process.',
   });
 }
@@ -270,10 +289,13 @@ function checkedMappingLimit(driver: Driver, mappingLimit: number): Driver {
 /** A Driver, or the name of one. @internal */
 export const driverField: Field<Driver | DriverChoice> = (value, place) => {
   if (value === undefined) return 'auto';
-  if (Driver.isInstance(value) || driverChoices.some((choice) => choice === value)) return value as Driver | DriverChoice;
+  if (Driver.isInstance(value) || driverChoices.some((choice) => choice === value)) {
+    return value as Driver | DriverChoice;
+  }
   throw createError('KV_INVALID_OPTION', {
     reason: typeof value === 'string' ? 'range' : 'type', ...place, expected: "a Driver, 'auto', 'cuda' or 'host'",
-    received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.' : undefined,
+    received: value, hint: value === 'mock' ? 'Make a MockDevice (virtual-kv/testing) and pass its `driver`.'
+      : undefined,
   });
 };
 

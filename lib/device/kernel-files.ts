@@ -8,11 +8,14 @@ import { packageFolder } from '../base/package.js';
 
 const texts = new Map<string, Uint8Array>();
 
-/** Returns the PTX `kernels/cuda/NAME.ptx.br`, ended by a zero as drivers want it. Throws what reading the file throws. */
+/**
+ * Returns the PTX `kernels/cuda/NAME.ptx.br`, ended by a zero as drivers want it. Throws what reading the file throws.
+ */
 export function packagedPtx(name: string): Uint8Array {
   const known = texts.get(name);
   if (known !== undefined) return known;
-  const ptx = endedByZero(brotliDecompressSync(readFileSync(path.join(packageFolder, 'kernels', 'cuda', `${name}.ptx.br`))));
+  const ptx =
+    endedByZero(brotliDecompressSync(readFileSync(path.join(packageFolder, 'kernels', 'cuda', `${name}.ptx.br`))));
   texts.set(name, ptx);
   return ptx;
 }

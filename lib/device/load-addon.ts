@@ -1,6 +1,6 @@
-// Finds and loads the addon: the file that VKV_ADDON names; else what was built here from source; else the prebuilt one for this
-// platform. A prebuilt file must have the checksum of its release: one that was cut short would not fail to load but end the
-// process. Knows nothing of what the addon does.
+// Finds and loads the addon: the file that VKV_ADDON names; else what was built here from source; else the prebuilt one
+// for this platform. A prebuilt file must have the checksum of its release: one that was cut short would not fail to
+// load but end the process. Knows nothing of what the addon does.
 
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -17,7 +17,10 @@ type Tried = ErrorDetails['KV_ADDON_NOT_FOUND']['tried'][number];
 const platform = `${process.platform}-${process.arch}`;
 const requireFile = createRequire(__filename);
 
-/** The addon's exports, and the file they are from. Throws KV_ADDON_NOT_FOUND with every place that was tried, best first. */
+/**
+ * The addon's exports, and the file they are from. Throws KV_ADDON_NOT_FOUND with every place that was tried, best
+ * first.
+ */
 export function loadAddon(): { readonly exports: unknown; readonly file: string } {
   const override = process.env['VKV_ADDON'];
   const built = path.join(packageFolder, 'build', 'Release', 'virtual_kv.node');
@@ -40,15 +43,20 @@ export function loadAddon(): { readonly exports: unknown; readonly file: string 
 }
 
 function loadBuilt(file: string): unknown {
-  return bindings({ bindings: path.basename(file), module_root: path.dirname(file), try: [['module_root', 'bindings']] });
+  return bindings({
+    bindings: path.basename(file), module_root: path.dirname(file), try: [['module_root', 'bindings']],
+  });
 }
 
 function loadPrebuilt(file: string): unknown {
   const bytes = readFileSync(file);
   const sums = readFileSync(path.join(packageFolder, 'prebuilds', 'SHA256SUMS'), 'utf8');
-  const expected = sums.split('\n').find((line) => line.endsWith(` ${platform}/${path.basename(file)}`))?.split(' ', 1)[0];
+  const expected =
+    sums.split('\n').find((line) => line.endsWith(` ${platform}/${path.basename(file)}`))?.split(' ', 1)[0];
   const sum = createHash('sha256').update(bytes).digest('hex');
-  if (sum !== expected) throw new Error(`its SHA-256 is ${sum}, and prebuilds/SHA256SUMS has ${expected ?? 'none for it'}`);
+  if (sum !== expected) {
+    throw new Error(`its SHA-256 is ${sum}, and prebuilds/SHA256SUMS has ${expected ?? 'none for it'}`);
+  }
   return requireFile(file);
 }
 

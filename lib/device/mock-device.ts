@@ -1,10 +1,11 @@
-// MockDevice: a simulated CUDA device, for tests. It replaces the CUDA driver library, so that a cache over it runs the shipped
-// code; it checks every rule of CUDA's virtual memory calls; and a test can make it fail, slow it down, lose it, or decide when
-// its work completes. Threads: the environment's own.
+// MockDevice: a simulated CUDA device, for tests. It replaces the CUDA driver library, so that a cache over it runs the
+// shipped code; it checks every rule of CUDA's virtual memory calls; and a test can make it fail, slow it down, lose
+// it, or decide when its work completes. Threads: the environment's own.
 
 import { createError } from '../base/errors.js';
 import {
-  arrayOf, boolean, checkInteger, integer, isAddress, oneOf, readOptions, string, withDefault, type Field, type OptionsOf,
+  arrayOf, boolean, checkInteger, integer, isAddress, oneOf, readOptions, string, withDefault, type Field,
+  type OptionsOf,
 } from '../base/options.js';
 import { Driver } from './driver.js';
 import {
@@ -21,27 +22,32 @@ export interface MockDeviceOptions {
   /** Bytes that every page size is a multiple of; itself a multiple of 4,096. Default 2 MiB, as on GPUs. */
   readonly granularityBytes?: number | undefined;
   /**
-   * `real` (default): pages are host memory mapped at their addresses, which the CPU can read and write directly; at most 15,000
-   * mappings. `none`: pages are only counted, for models of large machines; copies and fills are checked but move nothing, reads
-   * and writes are refused.
+   * `real` (default): pages are host memory mapped at their addresses, which the CPU can read and write directly; at
+   * most 15,000 mappings. `none`: pages are only counted, for models of large machines; copies and fills are checked
+   * but move nothing, reads and writes are refused.
    */
   readonly backing?: 'real' | 'none' | undefined;
-  /** `immediate` (default): work is done when it is queued. `manual`: when the test completes it, or a call waits for it. */
+  /**
+   * `immediate` (default): work is done when it is queued. `manual`: when the test completes it, or a call waits for
+   * it.
+   */
   readonly streams?: 'immediate' | 'manual' | undefined;
   /**
-   * How long waits for a stream, an event or the whole device take. `instant` (default). `slow`: 2 ms, in which calls of other threads
-   * run, while what is waited for is still to be done: for tests of code that several threads share.
+   * How long waits for a stream, an event or the whole device take. `instant` (default). `slow`: 2 ms, in which calls
+   * of other threads run, while what is waited for is still to be done: for tests of code that several threads share.
    */
   readonly waits?: 'instant' | 'slow' | undefined;
-  /** Fill new pages with 0xff, which is NaN in every float format, instead of zeros. Real backing only. Default false. */
+  /**
+   * Fill new pages with 0xff, which is NaN in every float format, instead of zeros. Real backing only. Default false.
+   */
   readonly hasGarbage?: boolean | undefined;
   /** Bytes of `memoryBytes` that a context takes while a driver is open. Default 0; a GPU's is some 500 MiB. */
   readonly contextBytes?: number | undefined;
   /** Bytes of `memoryBytes` that a module of kernels takes. Default 0. */
   readonly moduleBytes?: number | undefined;
   /**
-   * What unmapping does while work is queued. `checks` (default): unmapping memory that the work uses is a misuse, any other returns
-   * at once. `waits`: it waits for all queued work first, as a driver may.
+   * What unmapping does while work is queued. `checks` (default): unmapping memory that the work uses is a misuse, any
+   * other returns at once. `waits`: it waits for all queued work first, as a driver may.
    */
   readonly unmap?: 'checks' | 'waits' | undefined;
   /** False makes a device without virtual memory management, which no driver opens. Default true. */
@@ -61,8 +67,8 @@ export interface FailCallOptions {
   /** Which call of this kind from now on; 1 is the next. Default 1. */
   readonly nth?: number | undefined;
   /**
-   * The CUresult that the call returns, by name or number. A result that ends a real device (CUDA_ERROR_ILLEGAL_ADDRESS, …) also
-   * loses this one. Default CUDA_ERROR_UNKNOWN (999).
+   * The CUresult that the call returns, by name or number. A result that ends a real device
+   * (CUDA_ERROR_ILLEGAL_ADDRESS, …) also loses this one. Default CUDA_ERROR_UNKNOWN (999).
    */
   readonly result?: string | number | undefined;
   /** How many calls in a row. Default 1. */
@@ -109,10 +115,13 @@ const failureSpec = {
 
 const bigint: Field<bigint> = (value, place) => {
   if (isAddress(value)) return value;
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a bigint from 0 to 2⁶⁴ − 1', received: value });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', ...place, expected: 'a bigint from 0 to 2⁶⁴ − 1', received: value,
+  });
 };
 const useSpec = { address: bigint, bytes: integer({ min: 1 }), access: oneOf(['read', 'write']) };
-const mockUse: Field<OptionsOf<typeof useSpec>> = (value, place) => readOptions(place.owner, value, useSpec, place.option);
+const mockUse: Field<OptionsOf<typeof useSpec>> =
+  (value, place) => readOptions(place.owner, value, useSpec, place.option);
 
 /** A simulated CUDA device that checks every call and loses itself where a real one would. For tests. */
 export class MockDevice {
@@ -124,7 +133,10 @@ export class MockDevice {
     this.#native = new (native().NativeMockDevice)(readOptions('MockDevice', options, deviceSpec));
   }
 
-  /** The driver for caches and pools: opened at the first use of this property, closed with the device. Throws as `openDriver()`. */
+  /**
+   * The driver for caches and pools: opened at the first use of this property, closed with the device. Throws as
+   * `openDriver()`.
+   */
   get driver(): Driver {
     this.#driver ??= this.openDriver();
     return this.#driver;
@@ -149,7 +161,10 @@ export class MockDevice {
     this.#open().clearFailures();
   }
 
-  /** Makes every call of this kind take this long from now on, at most a second. Calls that map wait for each other, as with a real driver. */
+  /**
+   * Makes every call of this kind take this long from now on, at most a second. Calls that map wait for each other, as
+   * with a real driver.
+   */
   setLatencyNs(call: MockCall, ns: number): void {
     checkCall('MockDevice.setLatencyNs', call);
     checkInteger('MockDevice.setLatencyNs', 'ns', ns, 0, mostLatencyNs);
@@ -165,15 +180,16 @@ export class MockDevice {
   // Streams
 
   /**
-   * Queues work on a stream that uses these ranges, as an engine's kernel would. Memory that queued work uses must not be
-   * unmapped, and must be mapped and accessible when the work is done; otherwise the device is lost, as a real one would be. The
-   * journal shows it as a `cuLaunchKernel`.
+   * Queues work on a stream that uses these ranges, as an engine's kernel would. Memory that queued work uses must not
+   * be unmapped, and must be mapped and accessible when the work is done; otherwise the device is lost, as a real one
+   * would be. The journal shows it as a `cuLaunchKernel`.
    */
   queueWork(stream: bigint, uses: readonly MockUse[]): void {
     const owner = 'MockDevice.queueWork';
     bigint(stream, { owner, option: 'stream' });
     const checked = arrayOf(mockUse)(uses, { owner, option: 'uses' });
-    const flat = BigUint64Array.from(checked.flatMap(({ address, bytes, access }) => [address, BigInt(bytes), access === 'write' ? 1n : 0n]));
+    const flat = BigUint64Array.from(
+      checked.flatMap(({ address, bytes, access }) => [address, BigInt(bytes), access === 'write' ? 1n : 0n]));
     if (!this.#open().queueWork(stream, flat)) throw unknownStream(owner, stream);
   }
 
@@ -231,7 +247,10 @@ export class MockDevice {
     return this.#open().leaks();
   }
 
-  /** Throws an Error that lists every leak and every misuse, if there are any. Call it last, with caches and pools closed. */
+  /**
+   * Throws an Error that lists every leak and every misuse, if there are any. Call it last, with caches and pools
+   * closed.
+   */
   assertNoLeaks(): void {
     const device = this.#open();
     const leaks = device.leaks();
@@ -239,7 +258,8 @@ export class MockDevice {
     const driver = this.#driver?.isClosed === false ? this.#driver : undefined;
     const own = driver === undefined ? 0 : 1;
     const lines = describeLeaks({
-      ...leaks, retainedContexts: leaks.retainedContexts - own, streams: leaks.streams - own - (driver?.idleStreams ?? 0),
+      ...leaks, retainedContexts: leaks.retainedContexts - own,
+      streams: leaks.streams - own - (driver?.idleStreams ?? 0),
       modules: Math.max(0, leaks.modules - own),
     }, device.misuses());
     if (lines.length > 0) throw new Error(`The mock device was not left clean:\n- ${lines.join('\n- ')}`);
@@ -285,6 +305,7 @@ function checkCall(owner: string, call: MockCall): void {
 
 function unknownStream(owner: string, stream: bigint): Error {
   return createError('KV_INVALID_OPTION', {
-    reason: 'range', owner, option: 'stream', expected: 'a stream of a driver over this device, or 0n', received: stream,
+    reason: 'range', owner, option: 'stream', expected: 'a stream of a driver over this device, or 0n',
+    received: stream,
   });
 }

@@ -5,14 +5,17 @@ import { formatAddress, formatBytes, formatCount } from '../base/format.js';
 /** The kinds of calls: the entry points of the CUDA driver that this package uses. */
 export const mockCalls = [
   'cuInit', 'cuDriverGetVersion', 'cuGetErrorName', 'cuDeviceGetCount', 'cuDeviceGet', 'cuDeviceGetName',
-  'cuDeviceGetAttribute', 'cuDeviceTotalMem', 'cuDevicePrimaryCtxRetain', 'cuDevicePrimaryCtxRelease', 'cuCtxPushCurrent',
+  'cuDeviceGetAttribute', 'cuDeviceTotalMem', 'cuDevicePrimaryCtxRetain', 'cuDevicePrimaryCtxRelease',
+  'cuCtxPushCurrent',
   'cuCtxPopCurrent', 'cuCtxGetCurrent', 'cuCtxSynchronize', 'cuThreadExchangeStreamCaptureMode', 'cuMemGetInfo',
   'cuMemGetAllocationGranularity', 'cuMemAddressReserve', 'cuMemAddressFree', 'cuMemCreate', 'cuMemRelease',
   'cuMemRetainAllocationHandle', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemGetAccess', 'cuMemcpyHtoD',
   'cuMemcpyHtoDAsync', 'cuMemcpyDtoH', 'cuMemcpyDtoHAsync', 'cuMemcpyDtoDAsync', 'cuMemsetD8Async', 'cuMemHostRegister',
   'cuMemHostUnregister', 'cuMemHostGetDevicePointer', 'cuStreamCreate', 'cuStreamDestroy',
-  'cuStreamSynchronize', 'cuStreamQuery', 'cuStreamWaitEvent', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery', 'cuEventSynchronize', 'cuEventDestroy',
-  'cuStreamBeginCapture', 'cuStreamEndCapture', 'cuGraphInstantiateWithFlags', 'cuGraphLaunch', 'cuGraphExecDestroy', 'cuGraphDestroy',
+  'cuStreamSynchronize', 'cuStreamQuery', 'cuStreamWaitEvent', 'cuEventCreate', 'cuEventRecord', 'cuEventQuery',
+  'cuEventSynchronize', 'cuEventDestroy',
+  'cuStreamBeginCapture', 'cuStreamEndCapture', 'cuGraphInstantiateWithFlags', 'cuGraphLaunch', 'cuGraphExecDestroy',
+  'cuGraphDestroy',
   'cuModuleLoadDataEx', 'cuModuleUnload', 'cuModuleGetFunction', 'cuFuncSetAttribute', 'cuLaunchKernel',
 ] as const;
 

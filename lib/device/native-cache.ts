@@ -27,7 +27,8 @@ const counted = new Float64Array(6);
 export function countPages(pool: NativePool): NativePoolCounts {
   pool.count(counted);
   return {
-    budgetPages: counted[0]!, createdPages: counted[1]!, freePages: counted[2]!, mappedPages: counted[3]!, earmarkedPages: counted[4]!,
+    budgetPages: counted[0]!, createdPages: counted[1]!, freePages: counted[2]!, mappedPages: counted[3]!,
+    earmarkedPages: counted[4]!,
     quarantinedPages: counted[5]!,
   };
 }
@@ -75,13 +76,21 @@ export interface NativeMapperState {
 
 /** Places of `NativeCache.news()`. */
 export const cacheNews = {
-  /** Failures of the driver that the mapper met, since the cache was opened; where it has grown, `mapperState()` has the last one. */
+  /**
+   * Failures of the driver that the mapper met, since the cache was opened; where it has grown, `mapperState()` has the
+   * last one.
+   */
   lateErrors: 0,
-  /** Requests that the mapper dropped for want of pages, device memory or kernel mappings, since the cache was opened. */
+  /**
+   * Requests that the mapper dropped for want of pages, device memory or kernel mappings, since the cache was opened.
+   */
   droppedRequests: 1,
   /** 1: the mapper has nothing to do, and all that it mapped is in the bound arrays; 0: it works or is about to. */
   isIdle: 2,
-  /** Pages that can be taken from the pool, by any of its caches, beside those set aside; below zero when a lowered budget is exceeded. */
+  /**
+   * Pages that can be taken from the pool, by any of its caches, beside those set aside; below zero when a lowered
+   * budget is exceeded.
+   */
   availablePages: 3,
 } as const;
 
@@ -96,12 +105,14 @@ export interface NativeArena {
 /**
  * Slots and rows. `pairs` is [slot, rows] × count.
  *
- * The addon writes the arrays that the cache was opened with, on the JavaScript thread and only inside a call: what `grow`, `shrink`,
- * `admit`, `assign`, `alias`, `detach`, `cancel`, `quiesce` and `close` changed stands there when they return or throw, and with it
- * what the mapper has changed by then; no other call changes a slot. `synchronize` is for the mapper's news alone. Where the memory
- * of an array was given away, these calls do what they do and then throw KV_INTERNAL, all but `close`.
+ * The addon writes the arrays that the cache was opened with, on the JavaScript thread and only inside a call: what
+ * `grow`, `shrink`, `admit`, `assign`, `alias`, `detach`, `cancel`, `quiesce` and `close` changed stands there when
+ * they return or throw, and with it what the mapper has changed by then; no other call changes a slot. `synchronize` is
+ * for the mapper's news alone. Where the memory of an array was given away, these calls do what they do and then throw
+ * KV_INTERNAL, all but `close`.
  *
- * `shrink`, `admit`, `assign`, `alias` and `detach` cancel what the mapper was asked for the slot before they look at it.
+ * `shrink`, `admit`, `assign`, `alias` and `detach` cancel what the mapper was asked for the slot before they look at
+ * it.
  */
 export interface NativeCache {
   grow(pairs: Int32Array, count: number): void;
@@ -118,16 +129,16 @@ export interface NativeCache {
   keep(quads: Int32Array, count: number): void;
   drop(ids: Int32Array, count: number): void;
   /**
-   * What an idle slot gets for a new sequence, all of it or nothing: it is `tenant`'s; the kept groups ids[from … to) are mapped
-   * behind its rows, which end at group `from` if there are any; rows of its own behind those, until it has `rows`; pages are set aside
-   * until it has `earmarkedRows` (0: none are); and with `copyTokens` > 0 the slot's tokens before that which lie in group `to` are copied
-   * there, from the slot `copySource`, or where it is -1 from what is kept as `copyId`; done when it returns, or with `stream` (and
-   * `copySource`) queued there.
+   * What an idle slot gets for a new sequence, all of it or nothing: it is `tenant`'s; the kept groups ids[from … to)
+   * are mapped behind its rows, which end at group `from` if there are any; rows of its own behind those, until it has
+   * `rows`; pages are set aside until it has `earmarkedRows` (0: none are); and with `copyTokens` > 0 the slot's tokens
+   * before that which lie in group `to` are copied there, from the slot `copySource`, or where it is -1 from what is
+   * kept as `copyId`; done when it returns, or with `stream` (and `copySource`) queued there.
    *
-   * Needs as many pages as lie between the rows behind the groups and the larger of `rows` and `earmarkedRows`, and mappings for the groups
-   * as well. Throws KV_OUT_OF_PAGES, KV_OUT_OF_MAPPINGS, KV_OUT_OF_DEVICE_MEMORY or what else the driver says; the slot then has
-   * the rows it had and no more pages set aside, so that the same call can follow once there is room. Where the driver refused the undo
-   * too, it is in quarantine.
+   * Needs as many pages as lie between the rows behind the groups and the larger of `rows` and `earmarkedRows`, and
+   * mappings for the groups as well. Throws KV_OUT_OF_PAGES, KV_OUT_OF_MAPPINGS, KV_OUT_OF_DEVICE_MEMORY or what else
+   * the driver says; the slot then has the rows it had and no more pages set aside, so that the same call can follow
+   * once there is room. Where the driver refused the undo too, it is in quarantine.
    */
   admit(
     slot: number, tenant: bigint, ids: Int32Array, from: number, to: number, rows: number, earmarkedRows: number,
@@ -136,43 +147,55 @@ export interface NativeCache {
   /** Maps the kept groups ids[from … to) behind the slot's rows. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
   /**
-   * Gives the slot pages of its own for the rows of a group that hold tokens before `tokens`, which are copied: from `fromSlot`, which
-   * maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.
+   * Gives the slot pages of its own for the rows of a group that hold tokens before `tokens`, which are copied: from
+   * `fromSlot`, which maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the
+   * call returns.
    */
   detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
-  /** Copies the slot's tokens before `tokens` that lie in `group` into rows of its own, as `admit` does; done when the call returns. */
+  /**
+   * Copies the slot's tokens before `tokens` that lie in `group` into rows of its own, as `admit` does; done when the
+   * call returns.
+   */
   copy(slot: number, group: number, fromSlot: number, id: number, tokens: number): void;
   /**
-   * Writes tokens of a cache with one reservation: `quads` is [slot, first token, tokens, token of `bytes`] × count. The slots have rows
-   * for them, and no queued work uses them.
+   * Writes tokens of a cache with one reservation: `quads` is [slot, first token, tokens, token of `bytes`] × count.
+   * The slots have rows for them, and no queued work uses them.
    */
   put(quads: Int32Array, count: number, bytes: Uint8Array): void;
-  /** Copies bytes of a slot, from byte `from` of its part of the reservation on, which are mapped: few, or such as were never touched. */
+  /**
+   * Copies bytes of a slot, from byte `from` of its part of the reservation on, which are mapped: few, or such as were
+   * never touched.
+   */
   read(slot: number, reservation: number, from: number, bytes: Uint8Array): void;
   /**
-   * The same from memory of `driver`, from an address on, of `bytes` bytes: queued on `stream` where it is the cache's own driver, or copies
-   * through `arena`, and has streams; else done when the call returns. After a failure some of it may be queued.
+   * The same from memory of `driver`, from an address on, of `bytes` bytes: queued on `stream` where it is the cache's
+   * own driver, or copies through `arena`, and has streams; else done when the call returns. After a failure some of it
+   * may be queued.
    */
   fetch(
-    quads: Int32Array, count: number, driver: NativeDriver, from: bigint, bytes: number, stream: bigint, arena: NativeArena | undefined,
+    quads: Int32Array, count: number, driver: NativeDriver, from: bigint, bytes: number, stream: bigint,
+    arena: NativeArena | undefined,
   ): void;
   /** Writes the slots that the mapper changed into the bound arrays, and `news()`. Throws KV_CLOSED once closed. */
   synchronize(): void;
-  /** The array of `cacheNews` that `synchronize` writes, and no other call: always the same one, made with the cache, of zeros at first. */
+  /**
+   * The array of `cacheNews` that `synchronize` writes, and no other call: always the same one, made with the cache, of
+   * zeros at first.
+   */
   news(): Float64Array;
   mapperState(): NativeMapperState;
   counters(): NativeCacheCounters;
   address(reservation: number): bigint;
   /**
-   * Bytes [from, to) of a slot in a reservation, of which all before `to` are mapped; valid until `revoke`. V8 counts all that
-   * windows show as memory that it could free; one of up to 64 MiB takes the place of those that were revoked.
+   * Bytes [from, to) of a slot in a reservation, of which all before `to` are mapped; valid until `revoke`. V8 counts
+   * all that windows show as memory that it could free; one of up to 64 MiB takes the place of those that were revoked.
    */
   window(slot: number, reservation: number, from: number, to: number): ArrayBuffer;
   /** To be called before a slot's windows are detached: for V8, the next ones take their place. */
   beforeRevoke(slot: number): void;
   /**
-   * The windows of a slot show nothing of it any more: reads give zeros. Where one `isEscaped`, writes reach private memory; else
-   * the caller must not touch them.
+   * The windows of a slot show nothing of it any more: reads give zeros. Where one `isEscaped`, writes reach private
+   * memory; else the caller must not touch them.
    */
   revoke(slot: number, isEscaped: boolean): void;
   stamp(slot: number, from: number, tokens: number, key: bigint): void;
@@ -180,17 +203,22 @@ export interface NativeCache {
   /** Throws KV_INTERNAL; returns the pages in use here, each counted once. */
   verify(): number;
   /**
-   * Starts threads that copy blocks; once. `done` hears of each copy: the first tensor whose sum is another (-1: none), or what failed. `probes`:
-   * [tensor, bytes] of each stripe behind those of the tensors, which a store makes of the first bytes of each token of that tensor.
+   * Starts threads that copy blocks; once. `done` hears of each copy: the first tensor whose sum is another (-1: none),
+   * or what failed. `probes`: [tensor, bytes] of each stripe behind those of the tensors, which a store makes of the
+   * first bytes of each token of that tensor.
    */
-  openCopier(threads: number, done: (id: number, damagedTensor: number, error: Error | undefined) => void, probes: Float64Array): void;
+  openCopier(
+    threads: number, done: (id: number, damagedTensor: number, error: Error | undefined) => void, probes: Float64Array,
+  ): void;
   /**
-   * Copies tokens [from, from + tokens) of the slot to or from a block of `blockTokens` tokens, `skipped` tokens behind its start;
-   * `isOrdered`: behind what the gate waits for. `sums`: a CRC-32C per stripe. Until it is told, nothing takes the slot's rows, and both
-   * arrays stay. Throws KV_INTERNAL without rows for the tokens, or with too short a payload, and what the driver refuses.
+   * Copies tokens [from, from + tokens) of the slot to or from a block of `blockTokens` tokens, `skipped` tokens behind
+   * its start; `isOrdered`: behind what the gate waits for. `sums`: a CRC-32C per stripe. Until it is told, nothing
+   * takes the slot's rows, and both arrays stay. Throws KV_INTERNAL without rows for the tokens, or with too short a
+   * payload, and what the driver refuses.
    */
   copyBlock(
-    id: number, isLoad: boolean, slot: number, from: number, tokens: number, skipped: number, blockTokens: number, payload: Uint8Array,
+    id: number, isLoad: boolean, slot: number, from: number, tokens: number, skipped: number, blockTokens: number,
+    payload: Uint8Array,
     sums: Uint32Array, isOrdered: boolean,
   ): void;
   copierGate(): bigint; // a stream: ordered copies that are begun later come after what it was made to wait for

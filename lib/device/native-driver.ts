@@ -2,7 +2,10 @@
 
 export interface NativeDriverInfo {
   readonly kind: 'cuda' | 'host' | 'mock';
-  /** Whose work its memory and streams take: `cpu`: streams are threads of this process; `none`: of no kernels of this package. */
+  /**
+   * Whose work its memory and streams take: `cpu`: streams are threads of this process; `none`: of no kernels of this
+   * package.
+   */
   readonly kernels: 'cpu' | 'cuda' | 'none';
   readonly deviceName: string;
   readonly device: number;
@@ -60,7 +63,9 @@ export interface NativeDriver {
   synchronizeStream(stream: bigint): void;
   /** Not on host: the same on another thread. */
   synchronizeAsync(stream: bigint): Promise<void>;
-  /** Host: tells `Native.setOnStreamMark`'s function the id when what is queued on the stream so far is done or dropped. */
+  /**
+   * Host: tells `Native.setOnStreamMark`'s function the id when what is queued on the stream so far is done or dropped.
+   */
   markStream(stream: bigint, id: number, isAwaited: boolean): void;
   /** Host: a mark that was awaited, and so kept the event loop running, was told. */
   endAwait(): void;

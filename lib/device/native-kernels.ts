@@ -1,4 +1,5 @@
-// The addon's kernel classes as TypeScript sees them; types only. They do not check their arguments: lib/kernels validates before it calls.
+// The addon's kernel classes as TypeScript sees them; types only. They do not check their arguments: lib/kernels
+// validates before it calls.
 
 /** Rows of an engine as the addon takes them: a typed array, or an address. */
 export type NativeRows = Float32Array | Uint16Array | Uint8Array | bigint;
@@ -63,11 +64,18 @@ export interface NativeDense {
   target(): string;
   /** (input, rows, inputs, then of each product: weight, dtype, outputs, bias, output, whether it adds) */
   multiply(...given: (NativeRows | number | boolean | undefined)[]): void;
-  normalize(input: NativeRows, rows: number, weight: NativeRows, width: number, epsilon: number, output: NativeRows): void;
+  normalize(
+    input: NativeRows, rows: number, weight: NativeRows, width: number, epsilon: number, output: NativeRows,
+  ): void;
   /** `areNeighbours`: on the CPU alone. */
-  rotate(rows: NativeRows, count: number, heads: number, dim: number, positions: Int32Array | bigint, table: NativeRows, areNeighbours: boolean): void;
+  rotate(
+    rows: NativeRows, count: number, heads: number, dim: number, positions: Int32Array | bigint, table: NativeRows,
+    areNeighbours: boolean,
+  ): void;
   gate(gate: NativeRows, up: NativeRows, count: number, output: NativeRows): void;
-  gather(table: NativeRows, dtype: number, width: number, tokens: Int32Array | bigint, rows: number, output: NativeRows): void;
+  gather(
+    table: NativeRows, dtype: number, width: number, tokens: Int32Array | bigint, rows: number, output: NativeRows,
+  ): void;
   close(): void;
 }
 
@@ -80,8 +88,9 @@ export interface NativeSamplingOptions {
 export interface NativeSampling {
   target(): string;
   /**
-   * (logits, vocabulary, choices, numbers, most likely tokens wanted of each, tokens, log-probabilities, most likely tokens, their
-   * log-probabilities, then, unless no choice has either, of each: its text, the tokens of its bias, the bias)
+   * (logits, vocabulary, choices, numbers, most likely tokens wanted of each, tokens, log-probabilities, most likely
+   * tokens, their log-probabilities, then, unless no choice has either, of each: its text, the tokens of its bias, the
+   * bias)
    */
   choose(...given: (Float32Array | Float64Array | Int32Array | number | undefined)[]): void;
 }

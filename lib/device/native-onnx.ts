@@ -21,7 +21,8 @@ export interface NativeOnnxOptions {
 }
 
 /** `outputs`: type, dims as a Float64Array and bytes as an ArrayBuffer of each that had no memory. */
-export type NativeOnnxAnswer = (id: number, error: Error | undefined, text: string, outputs: readonly unknown[]) => void;
+export type NativeOnnxAnswer =
+  (id: number, error: Error | undefined, text: string, outputs: readonly unknown[]) => void;
 
 export interface NativeOnnx {
   open(id: number): void;

@@ -17,7 +17,8 @@ import type { NativeOnnx, NativeOnnxAnswer, NativeOnnxOptions } from './native-o
 import type { NativeStore, NativeStoreAnswer, NativeStoreFaults, NativeStoreOptions } from './native-store.js';
 
 export {
-  cacheNews, countPages, type NativeArena, type NativeCache, type NativeCacheCounters, type NativeCacheOptions, type NativeMapperState, type NativePool,
+  cacheNews, countPages, type NativeArena, type NativeCache, type NativeCacheCounters, type NativeCacheOptions,
+  type NativeMapperState, type NativePool,
   type NativePoolCounts,
 } from './native-cache.js';
 export type { NativeDriver, NativeDriverInfo, NativeMemoryInfo } from './native-driver.js';
@@ -31,8 +32,8 @@ export interface NativeMemory {
 }
 
 /**
- * A regular file of so many bytes, mapped read-only until the object is forgotten; work that reads it has to hold it. The
- * constructor throws KV_DRIVER_CALL_FAILED with the errno that native/host/mapped_file.h gives.
+ * A regular file of so many bytes, mapped read-only until the object is forgotten; work that reads it has to hold it.
+ * The constructor throws KV_DRIVER_CALL_FAILED with the errno that native/host/mapped_file.h gives.
  */
 export interface NativeMappedFile {
   address(): bigint;
@@ -64,7 +65,8 @@ export interface NativeMockDevice {
 }
 
 type MakeError = (
-  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, others: number,
+  code: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string,
+  others: number,
   text: string,
 ) => Error;
 
@@ -72,7 +74,10 @@ export interface Native {
   readonly buildTool: string;
   readonly version: string;
   setMakeError(makeError: MakeError): void;
-  /** Once: what hears of host streams' marks; `command`: how many were queued before one that failed, since the mark before. */
+  /**
+   * Once: what hears of host streams' marks; `command`: how many were queued before one that failed, since the mark
+   * before.
+   */
   setOnStreamMark(onMark: (id: number, error: Error | undefined, command: number) => void): void;
   /** What Node-API answers to an ArrayBuffer over memory of the addon's: 0, or why there can be none. */
   readonly externalBufferStatus: number;
@@ -85,11 +90,16 @@ export interface Native {
   /** Fills `sums` with the CRC-32C of each `chunkBytes` of the memory; returns that of all of it. */
   sumChunks(memory: Uint8Array, chunkBytes: number, sums: Uint32Array): number;
   /**
-   * Copies rows one behind the other into `target`, and checks the chunks that hold them. Returns how many chunks, or −1: one has another
-   * sum.
+   * Copies rows one behind the other into `target`, and checks the chunks that hold them. Returns how many chunks, or
+   * −1: one has another sum.
    */
-  copyRows(memory: Uint8Array, chunkBytes: number, sums: Uint32Array, rowBytes: number, rows: Int32Array, target: Uint8Array): number;
-  /** Floats as int8 blocks of 34 bytes, one behind the other; false where a block is not finite or too large for its scale. */
+  copyRows(
+    memory: Uint8Array, chunkBytes: number, sums: Uint32Array, rowBytes: number, rows: Int32Array, target: Uint8Array,
+  ): number;
+  /**
+   * Floats as int8 blocks of 34 bytes, one behind the other; false where a block is not finite or too large for its
+   * scale.
+   */
   quantizeRows(floats: Float32Array, into: Uint8Array): boolean;
   openHostDriver(options: {
     memoryBytes: number; populate: boolean; hugePages: boolean; mappingLimit: number;
@@ -104,19 +114,24 @@ export interface Native {
   ) => NativeCache;
   readonly NativeKernels: new (driver: NativeDriver, options: NativeKernelsOptions) => NativeKernels;
   readonly NativeDense: new (driver: NativeDriver | undefined, options: NativeDenseOptions) => NativeDense;
-  /** `image`: PTX of the kernel that writes rows to many pages at once, ended by a zero; copies go one by one where it is refused. */
+  /**
+   * `image`: PTX of the kernel that writes rows to many pages at once, ended by a zero; copies go one by one where it
+   * is refused.
+   */
   readonly NativeArena: new (device: NativeDriver, host: NativeDriver, image: Uint8Array) => NativeArena;
   readonly NativeSampling: new (options: NativeSamplingOptions) => NativeSampling;
   readonly NativeMappedFile: new (descriptor: number, bytes: number) => NativeMappedFile;
   readonly NativeMemory: new (driver: NativeDriver, bytes: number) => NativeMemory;
   /**
-   * Loads an image of the CUDA kernels (PTX ended by a zero, or a fatbin) as the driver's module of this name; at once where it is
-   * there already.
+   * Loads an image of the CUDA kernels (PTX ended by a zero, or a fatbin) as the driver's module of this name; at once
+   * where it is there already.
    */
   loadKernels(driver: NativeDriver, module: string, image: Uint8Array): void;
   /** The same on another thread. */
   loadKernelsAsync(driver: NativeDriver, module: string, image: Uint8Array): Promise<void>;
-  readonly NativeStore: new (options: NativeStoreOptions, onAnswer: NativeStoreAnswer, faults?: NativeStoreFaults) => NativeStore;
+  readonly NativeStore: new (
+    options: NativeStoreOptions, onAnswer: NativeStoreAnswer, faults?: NativeStoreFaults,
+  ) => NativeStore;
   readonly NativeStoreFaults: new () => NativeStoreFaults;
   readonly NativeOnnx: new (options: NativeOnnxOptions, onAnswer: NativeOnnxAnswer) => NativeOnnx;
   /** Vectors that this machine's CPU has, widest first. */
@@ -130,8 +145,8 @@ let loaded: Native | undefined;
 let loadedFile = '';
 
 /**
- * The addon, loaded at the first call. `VKV_ADDON` names another file (a build with sanitizers). Throws KV_ADDON_NOT_FOUND
- * with every place that was tried, KV_ADDON_MISMATCH when it was built for another version.
+ * The addon, loaded at the first call. `VKV_ADDON` names another file (a build with sanitizers). Throws
+ * KV_ADDON_NOT_FOUND with every place that was tried, KV_ADDON_MISMATCH when it was built for another version.
  */
 export function native(): Native {
   if (loaded !== undefined) return loaded;
@@ -152,28 +167,35 @@ export function addonFile(): string {
   return loadedFile;
 }
 
-const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels' | 'DenseKernels' | 'DeviceMemory' | 'DiskStore' | 'OnnxDecoder'>> = {
+const closedOwners: Readonly<Record<string, 'Driver' | 'Kernels'
+  | 'DenseKernels' | 'DeviceMemory' | 'DiskStore' | 'OnnxDecoder'>> = {
   'driver': 'Driver', 'kernels': 'Kernels', 'dense kernels': 'DenseKernels', 'device memory': 'DeviceMemory',
   'disk store': 'DiskStore', 'onnx session': 'OnnxDecoder',
 };
 
-/** Turns a native Status into an error of the catalogue. `driver` is the kind of the one in use, `text` what it wrote about it. */
+/**
+ * Turns a native Status into an error of the catalogue. `driver` is the kind of the one in use, `text` what it wrote
+ * about it.
+ */
 function makeError(
-  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string, others: number,
+  number: number, call: string, status: number, statusName: string, what: number, howMany: number, driver: string,
+  others: number,
   text: string,
 ): Error {
   const code = codeOfNative(number);
   const driverCall = { call, status, statusName };
   const make: { readonly [C in typeof code]: () => CodedError } = {
     KV_OUT_OF_PAGES: () => createError('KV_OUT_OF_PAGES', {
-      needRows: 0, haveRows: 0, needPages: what, havePages: howMany, budgetBytes: 0, pageBytes: 0, slots: [], pagesPerRow: 0,
+      needRows: 0, haveRows: 0, needPages: what, havePages: howMany, budgetBytes: 0, pageBytes: 0, slots: [],
+      pagesPerRow: 0,
     }),
     KV_OUT_OF_DEVICE_MEMORY: () => createError('KV_OUT_OF_DEVICE_MEMORY', {
       pageBytes: what, createdPages: howMany, budgetPages: howMany,
     }),
     KV_OUT_OF_ADDRESS_SPACE: () => createError('KV_OUT_OF_ADDRESS_SPACE', { bytes: what }),
     KV_OUT_OF_MAPPINGS: () => createError('KV_OUT_OF_MAPPINGS', {
-      neededMappings: what, limitMappings: howMany, otherMappings: others < 0 ? undefined : others, isKernelLimit: status !== 0,
+      neededMappings: what, limitMappings: howMany, otherMappings: others < 0 ? undefined : others,
+      isKernelLimit: status !== 0,
       ...(call === 'view' ? { isForView: true } : {}),
     }),
     KV_DRIVER_UNAVAILABLE: () => createError('KV_DRIVER_UNAVAILABLE', {
@@ -192,7 +214,8 @@ function makeError(
     KV_SLOT_BUSY: () => createError('KV_SLOT_BUSY', { slot: what, operation: 'change', holder: 'the quarantine' }),
     KV_CLOSED: () => createError('KV_CLOSED', { operation: 'use it', owner: closedOwners[call] ?? 'KvCache' }),
     KV_INTERNAL: () => createError('KV_INTERNAL', {
-      problem: number === nativeCodes.kInvalidArgument.number ? 'the addon cannot take what it was given' : 'the native records do not add up',
+      problem: number === nativeCodes.kInvalidArgument.number ? 'the addon cannot take what it was given'
+        : 'the native records do not add up',
       call, what, howMany,
     }),
     KV_COPY_OUT_OF_RANGE: () => createError('KV_COPY_OUT_OF_RANGE', { call, address: what, bytes: howMany }),
@@ -204,7 +227,8 @@ function makeError(
     KV_STORE_FAILED: () => createError('KV_STORE_FAILED', { ...driverCall, path: text }),
     KV_ONNX_UNAVAILABLE: () => createError('KV_ONNX_UNAVAILABLE', { problem: text }),
     KV_ONNX_FAILED: () => createError('KV_ONNX_FAILED', { call, status: what, problem: text }),
-    KV_CUBLAS_UNAVAILABLE: () => createError('KV_CUBLAS_UNAVAILABLE', { missing: call === 'dlopen' ? undefined : call }),
+    KV_CUBLAS_UNAVAILABLE: () =>
+      createError('KV_CUBLAS_UNAVAILABLE', { missing: call === 'dlopen' ? undefined : call }),
   };
   return make[code]();
 }

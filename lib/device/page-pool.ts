@@ -1,5 +1,6 @@
-// PagePool: physical pages under one budget. A cache makes its own unless one is passed in; several caches (several models)
-// may share one, and then take idle rows from each other when pages are short. A pool owns the driver that it opened.
+// PagePool: physical pages under one budget. A cache makes its own unless one is passed in; several caches (several
+// models) may share one, and then take idle rows from each other when pages are short. A pool owns the driver that it
+// opened.
 
 import { createHmac, randomBytes } from 'node:crypto';
 
@@ -10,14 +11,14 @@ import { checkStack } from '../base/stack.js';
 import { ChangeSignal } from './wait.js';
 import { driverField, openDriver, type Driver, type DriverChoice } from './driver.js';
 import { countPages, native, type NativePool, type NativePoolCounts } from './native.js';
-import { PolicyGuard } from './policy-guard.js';
+import { PolicyGuard } from './lifetime.js';
 import { unclosed, WeakUsers, type Membership, type Unclosed, type UserMemory } from './weak-users.js';
 
 /** Options of `PagePool`. */
 export interface PagePoolOptions {
   /**
-   * Bytes of mapped and free pages together, rounded down to whole pages. At least one page, at most the driver's memory (on mock:
-   * any number). `setBudget` changes it later.
+   * Bytes of mapped and free pages together, rounded down to whole pages. At least one page, at most the driver's
+   * memory (on mock: any number). `setBudget` changes it later.
    */
   readonly memoryBudgetBytes: number;
   /** A driver, or the kind of driver to open, which the pool closes. Default `auto`. */
@@ -25,13 +26,14 @@ export interface PagePoolOptions {
   /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's (2 MiB). */
   readonly pageBytes?: number | undefined;
   /**
-   * Device memory that new pages leave free, whatever the budget, for the code of kernels, cuBLAS and the engine. A page that would cut
-   * into it is refused as if the device had refused it. In bytes, 0 or more; default 512 MiB on cuda, otherwise 0.
+   * Device memory that new pages leave free, whatever the budget, for the code of kernels, cuBLAS and the engine. A
+   * page that would cut into it is refused as if the device had refused it. In bytes, 0 or more; default 512 MiB on
+   * cuda, otherwise 0.
    */
   readonly headroomBytes?: number | undefined;
   /**
-   * Bytes of free pages, within the budget, that the caches' mappers create ahead of growth: a GPU needs 30 to 200 µs to create one. 0 or
-   * more; default 1 GiB on cuda, otherwise 0.
+   * Bytes of free pages, within the budget, that the caches' mappers create ahead of growth: a GPU needs 30 to 200 µs
+   * to create one. 0 or more; default 1 GiB on cuda, otherwise 0.
    */
   readonly readyBytes?: number | undefined;
 }
@@ -68,7 +70,8 @@ export class PagePool {
   /** Opens a pool, which creates no page yet. Throws KV_INVALID_OPTION, and what `Driver.open` throws. */
   constructor(options: PagePoolOptions) {
     const given = readOptions('PagePool', options, {
-      memoryBudgetBytes: integer({ min: 1 }), driver: driverField, pageBytes: pageBytesField, headroomBytes: optional(integer()),
+      memoryBudgetBytes: integer({ min: 1 }), driver: driverField, pageBytes: pageBytesField,
+      headroomBytes: optional(integer()),
       readyBytes: optional(integer()),
     });
     const { driver, isOwn } = openDriver(given.driver);
@@ -121,9 +124,9 @@ export class PagePool {
   }
 
   /**
-   * Raises or lowers the budget; caches may be in use. Lowering reclaims idle rows and free pages at once; sequences keep their pages
-   * and those set aside for their prompts until they release them, and until then nothing else can grow. In bytes, at least 1, at most
-   * the driver's memory. When the driver refuses, the budget is unchanged.
+   * Raises or lowers the budget; caches may be in use. Lowering reclaims idle rows and free pages at once; sequences
+   * keep their pages and those set aside for their prompts until they release them, and until then nothing else can
+   * grow. In bytes, at least 1, at most the driver's memory. When the driver refuses, the budget is unchanged.
    */
   setBudget(memoryBudgetBytes: number): void {
     integer({ min: 1 })(memoryBudgetBytes, { owner: 'PagePool', option: 'memoryBudgetBytes' });
@@ -159,8 +162,8 @@ export class PagePool {
   }
 
   /**
-   * Releases every page, and closes the driver if the pool opened it. Throws KV_DRIVER_IN_USE, and changes nothing, while a cache uses
-   * the pool, or anything but the pool a driver that it opened. Idempotent.
+   * Releases every page, and closes the driver if the pool opened it. Throws KV_DRIVER_IN_USE, and changes nothing,
+   * while a cache uses the pool, or anything but the pool a driver that it opened. Idempotent.
    */
   close(): void {
     if (this.#isClosed) return;
@@ -168,7 +171,9 @@ export class PagePool {
     const users = this.#users.count;
     if (users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'PagePool', users });
     const driverUsers = this.driver.users - 1;
-    if (this.#ownsDriver && driverUsers > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: driverUsers });
+    if (this.#ownsDriver && driverUsers > 0) {
+      throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: driverUsers });
+    }
     this.#native.close();
     this.#isClosed = true;
     this.driver.removeUser(this.#membership.memory);
@@ -198,7 +203,10 @@ export class PagePool {
     this.capacity.raise();
   }
 
-  /** Counts the pages that growth could take: free, not created yet, or reclaimable from idle rows of any cache. @internal */
+  /**
+   * Counts the pages that growth could take: free, not created yet, or reclaimable from idle rows of any cache.
+   * @internal
+   */
   obtainablePages(): number {
     return Math.max(0, this.#native.available() + this.#reclaimablePages());
   }
@@ -215,7 +223,10 @@ export class PagePool {
     return this.#suppliers().some((user) => user.withholdsForNow());
   }
 
-  /** Makes `pages` pages available by reclaiming idle rows, `first`'s before other caches'. False: there are too few. @internal */
+  /**
+   * Makes `pages` pages available by reclaiming idle rows, `first`'s before other caches'. False: there are too few.
+   * @internal
+   */
   makeRoom(pages: number, first: PageUser): boolean {
     const missing = pages - this.#native.available();
     if (pages === 0 || missing <= 0) return true;
@@ -231,7 +242,10 @@ export class PagePool {
     return this.#reclaimablePages() >= missing && this.#reclaim(missing, first) >= missing;
   }
 
-  /** Unmaps about `pages` pages of idle rows, for when the system refuses more mappings. False: there are none. @internal */
+  /**
+   * Unmaps about `pages` pages of idle rows, for when the system refuses more mappings. False: there are none.
+   * @internal
+   */
   makeRoomForMappings(pages: number, first: PageUser): boolean {
     let unmapped = 0;
     for (const user of this.#suppliers(first)) {
@@ -246,14 +260,14 @@ export class PagePool {
   }
 
   /**
-   * Before a refusal for want of pages stands: ends the transfers of every cache, and asks it whether queued work is over. True when pages may
-   * be free for it. @internal
+   * Before a refusal for want of pages stands: ends the transfers of every cache, and asks it whether queued work is
+   * over. True when pages may be free for it. @internal
    */
-  hearFences(): boolean {
+  pollFences(): boolean {
     let heard = false;
     for (const { leases, tiers } of this.#users.all()) {
       if (tiers?.interrupt() === true) heard = true;
-      if (leases.hearFences()) heard = true;
+      if (leases.pollFences()) heard = true;
     }
     return heard;
   }
@@ -269,9 +283,9 @@ export class PagePool {
   }
 
   /**
-   * A tenant's number for the addon, the same in all caches of the pool: 64 bits of a hash under a key of the pool's own, so that no
-   * name is stored and a client cannot construct a name with the same number. Requests without a tenant have a number too. Never 0
-   * or 2⁶⁴ − 1, which the addon reserves. @internal
+   * A tenant's number for the addon, the same in all caches of the pool: 64 bits of a hash under a key of the pool's
+   * own, so that no name is stored and a client cannot construct a name with the same number. Requests without a tenant
+   * have a number too. Never 0 or 2⁶⁴ − 1, which the addon reserves. @internal
    */
   tenantNumber(tenant: string | undefined): bigint {
     const name = tenant === undefined ? '' : `=${tenant}`;
@@ -279,7 +293,10 @@ export class PagePool {
     return number === 0n || number === 2n ** 64n - 1n ? 1n : number;
   }
 
-  /** Throws KV_INVALID_OPTION for a budget beyond the driver's memory. A simulated device may be smaller, so that a test can exhaust it. */
+  /**
+   * Throws KV_INVALID_OPTION for a budget beyond the driver's memory. A simulated device may be smaller, so that a test
+   * can exhaust it.
+   */
   #checkBudget(memoryBudgetBytes: number, min: number): void {
     const { kind } = this.driver;
     const max = kind === 'mock' ? Number.MAX_SAFE_INTEGER : this.driver.memory().totalBytes;
@@ -335,13 +352,18 @@ const pageBytesField: Field<number | undefined> = (value, place) =>
 export interface PageUser {
   /** Pages that `reclaim` could free now. */
   reclaimablePages(): number;
-  /** Pages that it keeps though nothing that runs needs them: cached text that its eviction policy withholds, and slots in quarantine. */
+  /**
+   * Pages that it keeps though nothing that runs needs them: cached text that its eviction policy withholds, and slots
+   * in quarantine.
+   */
   withheldPages(): number;
   /** Whether some of that text may be given up without being used again: a pin that ends. */
   withholdsForNow(): boolean;
   /** Frees at least `pages` pages, or all that are reclaimable; returns how many it freed. */
   reclaim(pages: number): number;
-  /** Unmaps at least `pages` pages of idle slots, or all, whether that frees them or not; returns how many it unmapped. */
+  /**
+   * Unmaps at least `pages` pages of idle slots, or all, whether that frees them or not; returns how many it unmapped.
+   */
   unmapIdle(pages: number): number;
   /** Stops taking pages in the background until its next request. */
   quiesce(): void;
@@ -352,7 +374,7 @@ export interface PoolMember {
   readonly supply: PageUser;
   readonly leases: {
     /** Asks whether queued work is over; true when some is, and memory was kept for it. */
-    hearFences(): boolean;
+    pollFences(): boolean;
   };
   /** Undefined without tiers. */
   readonly tiers: {

@@ -1,6 +1,7 @@
-// SlotViews: the ArrayBuffers through which JavaScript sees a cache's memory (host only), by slot. Before a page leaves a
-// slot, and when its sequence ends, its views are detached and the addresses they had show nothing of the slot any more: a
-// buffer that its holder has transferred elsewhere cannot be detached, but sees zeros. Each buffer keeps its cache alive.
+// SlotViews: the ArrayBuffers through which JavaScript sees a cache's memory (host only), by slot. Before a page leaves
+// a slot, and when its sequence ends, its views are detached and the addresses they had show nothing of the slot any
+// more: a buffer that its holder has transferred elsewhere cannot be detached, but sees zeros. Each buffer keeps its
+// cache alive.
 
 import { markAsUntransferable } from 'node:worker_threads';
 
@@ -28,13 +29,13 @@ interface Window {
 
 const maxWindowBytes = 2 ** 32;
 /**
- * Buffers of a part begin and end at multiples of this, so that the next part is often in the same one. V8 counts all bytes of a buffer as
- * memory that it could free: a few rows must not look like the whole slot.
+ * Buffers of a part begin and end at multiples of this, so that the next part is often in the same one. V8 counts all
+ * bytes of a buffer as memory that it could free: a few rows must not look like the whole slot.
  */
 const partBytes = 2 ** 20;
 /**
- * The first look at a slot is answered by a copy where it is as short as this: a window costs two system calls, and a page fault at its
- * first touch, which takes tens of microseconds on a virtual machine. The next look makes a window.
+ * The first look at a slot is answered by a copy where it is as short as this: a window costs two system calls, and a
+ * page fault at its first touch, which takes tens of microseconds on a virtual machine. The next look makes a window.
  */
 const copiedBytes = 2 ** 15;
 const keepAlive = new WeakMap<ArrayBuffer, object>();
@@ -42,28 +43,34 @@ const keepAlive = new WeakMap<ArrayBuffer, object>();
 /** Node 22 and later. */
 const transfer = (ArrayBuffer.prototype as { transfer?: (this: ArrayBuffer, bytes: number) => ArrayBuffer }).transfer;
 /** Not to be hidden by a property of the buffer. */
-const lengthOf = Object.getOwnPropertyDescriptor(ArrayBuffer.prototype, 'byteLength')!.get as (this: ArrayBuffer) => number;
+const lengthOf =
+  Object.getOwnPropertyDescriptor(ArrayBuffer.prototype, 'byteLength')!.get as (this: ArrayBuffer) => number;
 
 export class SlotViews {
   readonly #cache: NativeCache;
   readonly #owner: object;
-  readonly #late: BackgroundErrors;
+  readonly #background: BackgroundErrors;
   readonly #copies: boolean;
   readonly #windows = new Map<number, Window[]>();
 
   /** `copies`: whether a short first look may be a copy. */
-  constructor(cache: NativeCache, owner: object, late: BackgroundErrors, { copies = false }: { readonly copies?: boolean } = {}) {
+  constructor(
+    cache: NativeCache, owner: object, background: BackgroundErrors,
+    { copies = false }: { readonly copies?: boolean } = {},
+  ) {
     this.#copies = copies;
     this.#cache = cache;
     this.#owner = owner;
-    this.#late = late;
+    this.#background = background;
   }
 
   /**
-   * Elements of `tensor` from the slot's first token on, as far as `mappedBytes` bytes of its stripe reach, at most 4 GiB.
-   * Element [token, head, i] is at token · strides.tokenBytes / elementBytes + head · dim + i.
+   * Elements of `tensor` from the slot's first token on, as far as `mappedBytes` bytes of its stripe reach, at most 4
+   * GiB. Element [token, head, i] is at token · strides.tokenBytes / elementBytes + head · dim + i.
    */
-  open(slot: number, { reservation, offsetBytes, dtype, strides: { elementBytes } }: ViewedTensor, mappedBytes: number): TensorView {
+  open(
+    slot: number, { reservation, offsetBytes, dtype, strides: { elementBytes } }: ViewedTensor, mappedBytes: number,
+  ): TensorView {
     const bytes = Math.min(mappedBytes, maxWindowBytes);
     const length = Math.floor((bytes - offsetBytes) / elementBytes);
     if (length <= 0) return arrayOver(dtype, new ArrayBuffer(0), 0, 0);
@@ -72,25 +79,29 @@ export class SlotViews {
   }
 
   /**
-   * Elements [from, to) of these only, of which all before `to` are mapped, over a buffer that may have no more. What is there does not
-   * change before it is revoked: it may be a copy.
+   * Elements [from, to) of these only, of which all before `to` are mapped, over a buffer that may have no more. What
+   * is there does not change before it is revoked: it may be a copy.
    */
   openPart(
-    slot: number, { reservation, offsetBytes, dtype, strides: { elementBytes } }: ViewedTensor<SideDtype>, mappedBytes: number, from: number, to: number,
+    slot: number, { reservation, offsetBytes, dtype, strides: { elementBytes } }: ViewedTensor<SideDtype>,
+    mappedBytes: number, from: number, to: number,
   ): SideView {
     const bytes = Math.min(mappedBytes, maxWindowBytes);
     const start = offsetBytes + from * elementBytes;
     const end = Math.min(bytes, offsetBytes + to * elementBytes);
     if (end <= start) return arrayOver(dtype, new ArrayBuffer(0), 0, 0);
     const window = this.#known(slot, reservation, start, end)
-      ?? (end - start <= copiedBytes && this.#copies && !this.#windows.has(slot) ? this.#copied(slot, reservation, start, end) : undefined)
-      ?? this.#made(slot, reservation, start - start % partBytes, Math.min(bytes, Math.ceil(end / partBytes) * partBytes));
+      ?? (end - start <= copiedBytes && this.#copies && !this.#windows.has(slot)
+      ? this.#copied(slot, reservation, start, end)
+      : undefined)
+      ?? this.#made(
+        slot, reservation, start - start % partBytes, Math.min(bytes, Math.ceil(end / partBytes) * partBytes));
     return arrayOver(dtype, window.buffer, start - window.from, (end - start) / elementBytes);
   }
 
   /**
-   * Detaches every view of a slot. Never throws: a buffer that cannot be detached, because it was transferred, is a late error,
-   * and its holder sees zeros from here on.
+   * Detaches every view of a slot. Never throws: a buffer that cannot be detached, because it was transferred, is a
+   * late error, and its holder sees zeros from here on.
    */
   revoke(slot: number): void {
     const windows = this.#windows.get(slot);
@@ -100,7 +111,7 @@ export class SlotViews {
     let buffers = 0;
     for (const { buffer } of windows) if (!detach(buffer)) buffers += 1;
     this.#cache.revoke(slot, buffers > 0);
-    if (buffers > 0) this.#late.report(createError('KV_VIEW_TRANSFERRED', { slot, buffers }));
+    if (buffers > 0) this.#background.report(createError('KV_VIEW_TRANSFERRED', { slot, buffers }));
   }
 
   /** Detaches everything. */
@@ -121,7 +132,8 @@ export class SlotViews {
   }
 
   #added(slot: number, window: Window): Window {
-    // What Node 22 and later refuse by themselves. There the mark would be one more thing that keeps a buffer from being detached.
+    // What Node 22 and later refuse by themselves. There the mark would be one more thing that keeps a buffer from
+    // being detached.
     if (transfer === undefined) markAsUntransferable(window.buffer);
     const windows = this.#windows.get(slot);
     if (windows === undefined) this.#windows.set(slot, [window]);
@@ -129,7 +141,9 @@ export class SlotViews {
     return window;
   }
 
-  /** The latest one that shows the bytes [from, to). Throws KV_VIEW_TRANSFERRED where one that was looked at is gone. */
+  /**
+   * The latest one that shows the bytes [from, to). Throws KV_VIEW_TRANSFERRED where one that was looked at is gone.
+   */
   #known(slot: number, reservation: number, from: number, to: number): Window | undefined {
     const windows = this.#windows.get(slot);
     if (windows === undefined) return undefined;
@@ -164,6 +178,7 @@ export function checkHostAccess(kind: string, hasHostAccess: boolean): void {
   if (externalBufferStatus !== 0) throw createError('KV_VIEW_FORBIDDEN', { status: externalBufferStatus });
   if (hasHostAccess) return;
   throw createError('KV_DRIVER_UNSUPPORTED', {
-    call: 'view', status: 0, statusName: '', device: 0, feature: `views from JavaScript (${kind} memory is not the CPU's)`,
+    call: 'view', status: 0, statusName: '', device: 0,
+    feature: `views from JavaScript (${kind} memory is not the CPU's)`,
   });
 }

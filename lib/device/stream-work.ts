@@ -1,6 +1,7 @@
-// StreamWork: what is queued on one stream of the host driver. Keeps the arrays and kernels that its commands use until they are done,
-// whatever else is closed or forgotten, and lets callers wait for it or drop it. The addon's thread tells when a mark in the
-// stream is reached; each job of JavaScript that queues sets one at its end, so that nothing is kept longer than it is used.
+// StreamWork: what is queued on one stream of the host driver. Keeps the arrays and kernels that its commands use until
+// they are done, whatever else is closed or forgotten, and lets callers wait for it or drop it. The addon's thread
+// tells when a mark in the stream is reached; each job of JavaScript that queues sets one at its end, so that nothing
+// is kept longer than it is used.
 
 import { createError } from '../base/errors.js';
 import { native, type NativeDriver } from './native.js';
@@ -18,7 +19,10 @@ const leastKept = 4_096;
 export class StreamWork {
   readonly stream: bigint;
   readonly #driver: NativeDriver;
-  /** The first `#keptCount`, some of them several times. A list that is used again: a pass keeps hundreds, and makes no garbage of them. */
+  /**
+   * The first `#keptCount`, some of them several times. A list that is used again: a pass keeps hundreds, and makes no
+   * garbage of them.
+   */
   readonly #kept: unknown[] = [];
   #keptCount = 0;
   /** Then those that are the same become one. */
@@ -70,8 +74,8 @@ export class StreamWork {
   }
 
   /**
-   * Resolves when what is queued so far is done. Aborted, drops the commands that have not begun, and rejects with KV_ABORTED once
-   * none runs. Rejects with the failure of a command; those behind it were dropped.
+   * Resolves when what is queued so far is done. Aborted, drops the commands that have not begun, and rejects with
+   * KV_ABORTED once none runs. Rejects with the failure of a command; those behind it were dropped.
    */
   wait(signal: AbortSignal | undefined): Promise<void> {
     return new Promise((resolve, reject) => {
@@ -81,7 +85,8 @@ export class StreamWork {
         signal?.removeEventListener('abort', drop);
         const failure = this.#failure;
         this.#failure = undefined;
-        if (signal?.aborted) reject(createError('KV_ABORTED', { operation: 'waiting for a stream' }, { cause: signal.reason }));
+        if (signal?.aborted) reject(
+          createError('KV_ABORTED', { operation: 'waiting for a stream' }, { cause: signal.reason }));
         else if (failure !== undefined) reject(failure);
         else resolve();
       });

@@ -1,6 +1,7 @@
-// Waits for a condition that other calls, threads or the device bring about. Where a signal says that something has changed, the condition
-// is checked then, and no timer runs. What native threads or the device bring about must be polled: once per turn of the event loop, so
-// that timers, I/O and signals go on, and once per millisecond when that has not helped at first. Giving up changes no state.
+// Waits for a condition that other calls, threads or the device bring about. Where a signal says that something has
+// changed, the condition is checked then, and no timer runs. What native threads or the device bring about must be
+// polled: once per turn of the event loop, so that timers, I/O and signals go on, and once per millisecond when that
+// has not helped at first. Giving up changes no state.
 
 import { createError } from '../base/errors.js';
 import { abortSignal, number, optional, readOptions } from '../base/options.js';
@@ -34,22 +35,34 @@ export function readWaitOptions(owner: string, options: WaitOptions) {
   return readOptions(owner, options, spec);
 }
 
-/** Resolves when `isDone` returns true; `hint` is the whole sentence that says what helps when it takes too long. Throws what `isDone` throws, KV_TIMEOUT or KV_ABORTED. */
+/**
+ * Resolves when `isDone` returns true; `hint` is the whole sentence that says what helps when it takes too long. Throws
+ * what `isDone` throws, KV_TIMEOUT or KV_ABORTED.
+ */
 export async function waitUntil(
   waitedFor: string, { timeoutMs, signal }: WaitOptions, isDone: () => boolean, noticing = byAsking,
   hint = 'Raise `timeoutMs`.',
 ): Promise<void> {
   const start = performance.now();
   for (let turn = 0; !isDone(); turn += 1) {
-    if (signal?.aborted) throw createError('KV_ABORTED', { operation: `waiting for ${waitedFor}` }, { cause: signal.reason });
+    if (signal?.aborted) {
+      throw createError('KV_ABORTED', { operation: `waiting for ${waitedFor}` }, { cause: signal.reason });
+    }
     const leftMs = timeoutMs === undefined ? undefined : timeoutMs - (performance.now() - start);
-    if (leftMs !== undefined && leftMs <= 0) throw createError('KV_TIMEOUT', { timeoutMs: timeoutMs!, waitedFor, hint });
+    if (leftMs !== undefined && leftMs <= 0) {
+      throw createError('KV_TIMEOUT', { timeoutMs: timeoutMs!, waitedFor, hint });
+    }
     await nextChange(noticing, turn, (wake) => onTimeOrAbort(wake, leftMs, signal));
   }
 }
 
-/** Resolves at the next signal, when it is time to ask the `turn`th time, or when what `listen` listens to calls its `wake`. */
-export async function nextChange({ signals, mustAsk }: Noticing, turn: number, listen: (wake: () => void) => () => void): Promise<void> {
+/**
+ * Resolves at the next signal, when it is time to ask the `turn`th time, or when what `listen` listens to calls its
+ * `wake`.
+ */
+export async function nextChange(
+  { signals, mustAsk }: Noticing, turn: number, listen: (wake: () => void) => () => void,
+): Promise<void> {
   let withdraw: (() => void)[] = [];
   try {
     await new Promise<void>((resolve) => {
@@ -87,8 +100,8 @@ function onTimeOrAbort(wake: () => void, leftMs: number | undefined, signal: Abo
 }
 
 /**
- * Wakes waiters when what they wait for may have happened, so that they check again instead of polling. It carries no value and remembers
- * nothing. For one Node thread.
+ * Wakes waiters when what they wait for may have happened, so that they check again instead of polling. It carries no
+ * value and remembers nothing. For one Node thread.
  */
 export class ChangeSignal {
   readonly #wakes = new Set<() => void>();

@@ -1,6 +1,6 @@
-// WeakUsers: the users of a page pool or driver. It holds them weakly, so that a user that was never closed can be collected while
-// the pool or driver lives on, and then gives the user's memory back. Decides nothing. For objects that are
-// not closed it is the safety net: their memory is given back, with one warning per process, KV_NOT_CLOSED.
+// WeakUsers: the users of a page pool or driver. It holds them weakly, so that a user that was never closed can be
+// collected while the pool or driver lives on, and then gives the user's memory back. Decides nothing. For objects that
+// are not closed it is the safety net: their memory is given back, with one warning per process, KV_NOT_CLOSED.
 
 /** The memory of a user, which outlives it. Must not refer to the user. */
 export interface UserMemory {
@@ -9,8 +9,9 @@ export interface UserMemory {
 }
 
 /**
- * A user keeps its membership as long as it lives, so both are collected together. The weak reference is to this small object, because
- * dereferencing one keeps its target alive until the running JavaScript ends; `remove` makes it let go of the user at once.
+ * A user keeps its membership as long as it lives, so both are collected together. The weak reference is to this small
+ * object, because dereferencing one keeps its target alive until the running JavaScript ends; `remove` makes it let go
+ * of the user at once.
  */
 export class Membership<User> {
   readonly memory: UserMemory;
@@ -78,7 +79,9 @@ export interface Unclosed {
 }
 
 /** For an object that holds nothing but `memory` of the driver. */
-export function giveBackTo(driver: { removeUser(memory: UserMemory): void }, what: string, memory: UserMemory): Unclosed {
+export function giveBackTo(
+  driver: { removeUser(memory: UserMemory): void }, what: string, memory: UserMemory,
+): Unclosed {
   return {
     what,
     giveBack: () => {
@@ -95,7 +98,8 @@ export const unclosed = new FinalizationRegistry<Unclosed>(({ what, giveBack }) 
   try {
     giveBack();
   } catch {
-    // no caller can be told; WeakUsers tries again at the next use of the pool or driver, at the latest when that is closed
+    // no caller can be told; WeakUsers tries again at the next use of the pool or driver, at the latest when that is
+    // closed
   }
   if (hasWarned) return;
   hasWarned = true;

@@ -1,14 +1,16 @@
-// CapturedSteps: decoding steps that are recorded once and replayed. On a GPU a step of many layers is hundreds of launches, which take
-// the CPU about as long as the GPU needs to read the weights; a captured graph is one launch. Contiguous slots make that easy:
-// addresses never change; slots, lengths and tokens are in device memory, which one small copy a step updates.
+// CapturedSteps: decoding steps that are recorded once and replayed. On a GPU a step of many layers is hundreds of
+// launches, which take the CPU about as long as the GPU needs to read the weights; a captured graph is one launch.
+// Contiguous slots make that easy: addresses never change; slots, lengths and tokens are in device memory, which one
+// small copy a step updates.
 //
-// A graph is for one number of rows; there is one for each of `sizes`, and a step takes the smallest that holds it. CapturedSteps owns
-// the graphs and that memory. Pages may be mapped and unmapped between replays: each replay checks its own sequences.
+// A graph is for one number of rows; there is one for each of `sizes`, and a step takes the smallest that holds it.
+// CapturedSteps owns the graphs and that memory. Pages may be mapped and unmapped between replays: each replay checks
+// its own sequences.
 
 import { createError } from '../base/errors.js';
 import type { Batch } from '../cache/batch.js';
 import { DeviceMemory } from '../device/device-memory.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { NativeKernels } from '../device/native-kernels.js';
 import { arrayOf, callable, checkInteger, integer, optional, readOptions } from '../base/options.js';
 import { isInt32Array, lengthOf } from '../base/typed-arrays.js';
@@ -19,10 +21,10 @@ import { StepSpans, type SequenceSpans } from './step-spans.js';
 /** Options of `Kernels.captureSteps`. */
 export interface CaptureOptions {
   /**
-   * Queues one decoding step of `step.size` rows: everything from the embedding of `step.tokens` to the logits, on the kernels'
-   * stream, with `step` for the sequences and no others. It runs once for each size, and nothing is computed then: it must be
-   * synchronous, neither wait nor read results, nor allocate device memory, and every buffer that it names must stay. On host it
-   * runs at every replay.
+   * Queues one decoding step of `step.size` rows: everything from the embedding of `step.tokens` to the logits, on the
+   * kernels' stream, with `step` for the sequences and no others. It runs once for each size, and nothing is computed
+   * then: it must be synchronous, neither wait nor read results, nor allocate device memory, and every buffer that it
+   * names must stay. On host it runs at every replay.
    */
   readonly record: (step: RecordedStep) => void;
   /** Numbers of rows to capture steps for. Default 1, 2, 4, 8 … up to the number of slots. */
@@ -61,7 +63,9 @@ export class CapturedSteps {
   /** Recorded steps by size, on host. */
   readonly #places: StepPlace[] = [];
   /** On host, the sequences of the current replay that have a new token. */
-  readonly #sequences: { readonly slots: Int32Array; readonly lengths: Int32Array; readonly tokens: Int32Array; count: number };
+  readonly #sequences: {
+    readonly slots: Int32Array; readonly lengths: Int32Array; readonly tokens: Int32Array; count: number;
+  };
   readonly #checkOpen = (): void => {
     if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'replay', owner: 'Kernels' });
     this.#owner.checkOpen();
@@ -92,7 +96,8 @@ export class CapturedSteps {
     const rows = this.#mostRows = this.sizes.at(-1)!;
     this.#words = new Int32Array((span + 2) * rows);
     this.#bytes = new Uint8Array(this.#words.buffer);
-    this.#sequences = { slots: new Int32Array(rows), lengths: new Int32Array(rows), tokens: new Int32Array(rows).fill(1), count: 0 };
+    this.#sequences =
+      { slots: new Int32Array(rows), lengths: new Int32Array(rows), tokens: new Int32Array(rows).fill(1), count: 0 };
     this.#memory = isOnCpu ? undefined : new DeviceMemory({ driver: cache.driver, bytes: this.#bytes.length });
     try {
       for (const size of this.sizes) {
@@ -111,10 +116,10 @@ export class CapturedSteps {
   }
 
   /**
-   * Queues the step for these sequences, a prepared batch or typed arrays, and returns without waiting. Sequences without a new token
-   * are left out; `tokens` has the new token's id of each other sequence, in their order. Returns the number of queued rows, 0 when no
-   * sequence has a new token. Throws as `append`, and KV_INVALID_OPTION when there are more sequences than the largest size, or one has
-   * more than one new token; nothing was queued then.
+   * Queues the step for these sequences, a prepared batch or typed arrays, and returns without waiting. Sequences
+   * without a new token are left out; `tokens` has the new token's id of each other sequence, in their order. Returns
+   * the number of queued rows, 0 when no sequence has a new token. Throws as `append`, and KV_INVALID_OPTION when there
+   * are more sequences than the largest size, or one has more than one new token; nothing was queued then.
    */
   replay(sequences: Batch | SequenceSpans, tokens: Int32Array): number {
     const owner = 'CapturedSteps.replay';
@@ -123,7 +128,9 @@ export class CapturedSteps {
     if (mostTokens > 1) checkInteger(owner, 'sequences.tokens', mostTokens, 0, 1);
     if (rows > this.#mostRows) checkInteger(owner, 'sequences.length', rows, 0, this.#mostRows);
     if (!isInt32Array(tokens)) {
-      throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'tokens', expected: 'an Int32Array', received: tokens });
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner, option: 'tokens', expected: 'an Int32Array', received: tokens,
+      });
     }
     checkInteger(owner, 'tokens.length', lengthOf(tokens), rows);
     this.#spans.checkWritable(sequences);

@@ -1,6 +1,6 @@
-// The images of the CUDA kernels, best first: the fatbin that `vkv build-kernels` made, and the PTX of the package,
-// which the driver compiles: one for GPUs since Ampere, and one for those since Turing. A driver may refuse one and take the next.
-// Each is read from disk at its first use, once per process.
+// The images of the CUDA kernels, best first: the fatbin that `vkv build-kernels` made, and the PTX of the
+// package, which the driver compiles: one for GPUs since Ampere, and one for those since Turing. A driver may
+// refuse one and take the next. Each is read from disk at its first use, once per process.
 
 import { existsSync, readFileSync } from 'node:fs';
 import path = require('node:path');
@@ -18,8 +18,8 @@ export interface KernelImage {
 const contents = new Map<string, Uint8Array>();
 
 /**
- * Returns the images for a compute capability (75 is Turing), in the order to try them. `VKV_KERNELS` names a file to use instead: a
- * fatbin, a cubin or PTX.
+ * Returns the images for a compute capability (75 is Turing), in the order to try them. `VKV_KERNELS` names a file to
+ * use instead: a fatbin, a cubin or PTX.
  */
 export function kernelImages(computeCapability: number): readonly KernelImage[] {
   const override = process.env['VKV_KERNELS'];

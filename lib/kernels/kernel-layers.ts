@@ -1,10 +1,10 @@
-// KernelLayers: a cache's tensors by layer, as the kernels take them, and its reservations, as copies take them. Computed once; holds
-// no memory of the cache.
+// KernelLayers: a cache's tensors by layer, as the kernels take them, and its reservations, as copies take them.
+// Computed once; holds no memory of the cache.
 
 import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
-import type { Tensor } from '../cache/slot-memory.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { Tensor } from '../cache/slots.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { Dtype } from '../base/dtypes.js';
 import { kernelsOf } from './load-kernels.js';
 
@@ -51,13 +51,15 @@ export class KernelLayers {
       const heads = typeof queryHeads === 'object' ? queryHeads[index]! : queryHeads ?? key.heads;
       if (heads % key.heads !== 0) {
         throw createError('KV_INVALID_OPTION', {
-          reason: 'range', owner: 'Kernels', option: typeof queryHeads === 'object' ? `queryHeads[${index}]` : 'queryHeads',
+          reason: 'range', owner: 'Kernels',
+          option: typeof queryHeads === 'object' ? `queryHeads[${index}]` : 'queryHeads',
           expected: `a multiple of the layer's ${key.heads} KV heads`, received: heads,
         });
       }
       if (kernelsOf(cache.driver) === 'cuda' && Math.max(key.dim, values[index]!.dim) > mostDeviceDim) {
         throw createError('KV_INVALID_OPTION', {
-          reason: 'range', owner: 'Kernels', option: 'cache', expected: `one of head dims up to ${mostDeviceDim} on a GPU`,
+          reason: 'range', owner: 'Kernels', option: 'cache',
+          expected: `one of head dims up to ${mostDeviceDim} on a GPU`,
           received: Math.max(key.dim, values[index]!.dim),
         });
       }
@@ -69,14 +71,15 @@ export class KernelLayers {
   }
 
   /**
-   * Returns the position here of a layer, given its number in the whole model. Throws KV_INVALID_OPTION when it is not on this worker,
-   * or when the kernels have no attention for the cache's dtype.
+   * Returns the position here of a layer, given its number in the whole model. Throws KV_INVALID_OPTION when it is not
+   * on this worker, or when the kernels have no attention for the cache's dtype.
    */
   indexOf(layer: number, owner: string): number {
     if (this.#layers.length === 0 || !attendable.includes(this.cacheDtype)) {
       const kind = this.#layers.length === 0 ? 'latent attention' : this.cacheDtype;
       throw createError('KV_INVALID_OPTION', {
-        reason: 'range', owner, option: 'cache', expected: `one of K and V in ${formatList(attendable)}`, received: kind,
+        reason: 'range', owner, option: 'cache', expected: `one of K and V in ${formatList(attendable)}`,
+        received: kind,
         hint: 'Kernels can only copy tokens of other caches.',
       });
     }

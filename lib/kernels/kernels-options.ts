@@ -3,10 +3,12 @@
 import { availableParallelism } from 'node:os';
 
 import { createError } from '../base/errors.js';
-import { KvCache } from '../cache/kv-cache.js';
+import { KvCache } from '../kv-cache/kv-cache.js';
 import { native } from '../device/native.js';
 import type { Instructions } from '../device/native-kernels.js';
-import { arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, streamField, withDefault, type Field } from '../base/options.js';
+import {
+  arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, streamField, withDefault, type Field,
+} from '../base/options.js';
 import { isArray, isShared, typedArrayKind } from '../base/typed-arrays.js';
 
 /** Types of activations, and of caches with attention. */
@@ -16,7 +18,10 @@ export type RowDtype = 'float32' | 'float16' | 'bfloat16';
 export interface KernelsOptions {
   /** The cache whose tensors are read and written. */
   readonly cache: KvCache;
-  /** Query heads of every layer, or of each layer in turn; a multiple of the layer's KV heads. Default: as many as KV heads. */
+  /**
+   * Query heads of every layer, or of each layer in turn; a multiple of the layer's KV heads. Default: as many as KV
+   * heads.
+   */
   readonly queryHeads?: number | readonly number[] | undefined;
   /** Factor of the products of queries and keys. Default 1 / √headDim. */
   readonly scale?: number | undefined;
@@ -27,13 +32,13 @@ export interface KernelsOptions {
   /** host: vector instructions to use; refused where this machine lacks them. Default `auto`: the widest. */
   readonly instructions?: Instructions | undefined;
   /**
-   * The stream on which all work is queued: on cuda a CUstream, on host one of `driver.acquireStream()`. Default 0n, the default
-   * stream; on host each call there computes before it returns.
+   * The stream on which all work is queued: on cuda a CUstream, on host one of `driver.acquireStream()`. Default 0n,
+   * the default stream; on host each call there computes before it returns.
    */
   readonly stream?: bigint | undefined;
   /**
-   * cuda: bytes of device memory, outside the cache's budget and rounded up to pages, for the parts of sequences that decoding splits.
-   * 0: a sequence is never split. Default 32 MiB.
+   * cuda: bytes of device memory, outside the cache's budget and rounded up to pages, for the parts of sequences that
+   * decoding splits. 0: a sequence is never split. Default 32 MiB.
    */
   readonly workspaceBytes?: number | undefined;
 }
@@ -73,7 +78,10 @@ export function readKernelsOptions(options: KernelsOptions) {
   return { ...read, threads: read.threads || availableParallelism() };
 }
 
-/** Throws KV_INVALID_OPTION unless a typed array's memory is a SharedArrayBuffer's: commands that run later use it, and JavaScript can neither detach nor shrink it. */
+/**
+ * Throws KV_INVALID_OPTION unless a typed array's memory is a SharedArrayBuffer's: commands that run later use it, and
+ * JavaScript can neither detach nor shrink it.
+ */
 export function checkShared(owner: string, option: string, array: unknown): void {
   if (isShared(array)) return;
   throw createError('KV_INVALID_OPTION', {

@@ -1,13 +1,14 @@
-// Kernels: an engine's work on a cache's memory: append new K and V, attention, copies of tokens. They read the tensors as contiguous
-// tokens at a stride, on the CPU (host) or on the cache's GPU.
+// Kernels: an engine's work on a cache's memory: append new K and V, attention, copies of tokens. They read the tensors
+// as contiguous tokens at a stride, on the CPU (host) or on the cache's GPU.
 //
-// Per step and layer: `append`, then `decodeAttention` or `prefillAttention`; the same `sequences` in all calls of a step. A
-// call is one addon call and allocates nothing. On a GPU, and on a stream of the host driver, work is queued; on host's default
-// stream it is done when a call returns. For one Node thread. It maps no memory: tokens must have rows already.
+// Per step and layer: `append`, then `decodeAttention` or `prefillAttention`; the same `sequences` in all calls of a
+// step. A call is one addon call and allocates nothing. On a GPU, and on a stream of the host driver, work is queued;
+// on host's default stream it is done when a call returns. For one Node thread. It maps no memory: tokens must have
+// rows already.
 
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { NativeKernels } from '../device/native-kernels.js';
 import { native } from '../device/native.js';
 import { callable, checkInteger, isAddress } from '../base/options.js';
@@ -22,16 +23,19 @@ import { StepSpans, type SequenceSpans } from './step-spans.js';
 import { TokenCopies, type TokenCopy } from './token-copies.js';
 
 /**
- * Activations of a step, contiguous: a typed array on host (`Float32Array`, or the bits of 16-bit floats in a `Uint16Array`; on a
- * stream over a SharedArrayBuffer, since other memory could be detached under queued work), or an address, which is not checked, of
- * memory that the driver's device can use.
+ * Activations of a step, contiguous: a typed array on host (`Float32Array`, or the bits of 16-bit floats in a
+ * `Uint16Array`; on a stream over a SharedArrayBuffer, since other memory could be detached under queued work), or an
+ * address, which is not checked, of memory that the driver's device can use.
  */
 export type RowBuffer = Float32Array | Uint16Array | bigint;
 
 /** The sequences of a step: a prepared batch, typed arrays of the engine's own, or a step that is being recorded. */
 export type StepSequences = Batch | SequenceSpans | RecordedStep;
 
-/** Kernels over a cache's tensors: append K and V, attention, copies of tokens. Queued on one stream. For one Node thread. */
+/**
+ * Kernels over a cache's tensors: append K and V, attention, copies of tokens. Queued on one stream. For one Node
+ * thread.
+ */
 export class Kernels {
   /** The cache whose tensors the kernels read and write. */
   readonly cache: KvCache;
@@ -62,8 +66,8 @@ export class Kernels {
   #isClosed = false;
 
   /**
-   * Opens kernels over a cache. Loads the CUDA code unless `loadKernels` has done so on another thread. Throws KV_INVALID_OPTION,
-   * KV_KERNELS_REFUSED, or the driver's error. Close it before its cache.
+   * Opens kernels over a cache. Loads the CUDA code unless `loadKernels` has done so on another thread. Throws
+   * KV_INVALID_OPTION, KV_KERNELS_REFUSED, or the driver's error. Close it before its cache.
    */
   constructor(options: KernelsOptions) {
     const { cache, queryHeads, scale, rowDtype, ...rest } = readKernelsOptions(options);
@@ -95,8 +99,8 @@ export class Kernels {
    * Writes new tokens' K and V of one layer past each sequence's length, converted to the cache's type: `keys` is
    * `[row, kvHead, dim]`, `values` `[row, kvHead, valueDim]`, one row per new token, sequence by sequence.
    * Throws KV_BATCH_STATE (the batch is not prepared), KV_COPY_OUT_OF_RANGE (a sequence has no memory for its tokens),
-   * KV_ROW_SHARED (spans over tokens that the sequence shares), KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's
-   * error; nothing was written then, except when the driver failed.
+   * KV_ROW_SHARED (spans over tokens that the sequence shares), KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the
+   * driver's error; nothing was written then, except when the driver failed.
    */
   append(layer: number, sequences: StepSequences, keys: RowBuffer, values: RowBuffer): void {
     const owner = 'Kernels.append';
@@ -115,10 +119,11 @@ export class Kernels {
   }
 
   /**
-   * Attention of one new token per sequence (0: the sequence is left out) over all tokens of its slot, the new one included:
-   * call it after `append`. `queries` is `[row, queryHead, dim]`, `output` `[row, queryHead, valueDim]`; query heads
-   * h · group … share KV head h. Bound by memory: K and V of each sequence are read once, by all threads together even when
-   * there is one sequence. Throws as `append`, and KV_INVALID_OPTION when a sequence has more than one new token.
+   * Attention of one new token per sequence (0: the sequence is left out) over all tokens of its slot, the new one
+   * included: call it after `append`. `queries` is `[row, queryHead, dim]`, `output` `[row, queryHead, valueDim]`;
+   * query heads h · group … share KV head h. Bound by memory: K and V of each sequence are read once, by all threads
+   * together even when there is one sequence. Throws as `append`, and KV_INVALID_OPTION when a sequence has more than
+   * one new token.
    */
   decodeAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
     const owner = 'Kernels.decodeAttention';
@@ -138,8 +143,8 @@ export class Kernels {
   }
 
   /**
-   * Causal attention of any number of new tokens per sequence: new token j sees the slot's tokens from before the step and the
-   * new tokens up to j, so that a prompt can come in chunks, and after a cached prefix. Shapes and errors as
+   * Causal attention of any number of new tokens per sequence: new token j sees the slot's tokens from before the step
+   * and the new tokens up to j, so that a prompt can come in chunks, and after a cached prefix. Shapes and errors as
    * `decodeAttention`. Bound by arithmetic: K and V are read once for 64 queries.
    */
   prefillAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
@@ -156,9 +161,10 @@ export class Kernels {
   }
 
   /**
-   * Copies ranges of tokens between slots, in every tensor of the cache, of any dtype. No range of a call may read or write tokens that
-   * another range of it writes. Throws KV_COPY_OUT_OF_RANGE when a range has no memory, KV_ROW_SHARED when one would write tokens that
-   * a sequence shares, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's error.
+   * Copies ranges of tokens between slots, in every tensor of the cache, of any dtype. No range of a call may read or
+   * write tokens that another range of it writes. Throws KV_COPY_OUT_OF_RANGE when a range has no memory, KV_ROW_SHARED
+   * when one would write tokens that a sequence shares, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, or the driver's
+   * error.
    */
   copyTokens(copies: readonly TokenCopy[]): void {
     this.#copies.read(copies, this.#checkCopy);
@@ -168,15 +174,17 @@ export class Kernels {
   }
 
   /**
-   * Captures decoding steps, one for each of some sizes, to be repeated with `replay`. On a device the kernels must be open for a
-   * stream of the engine's own (`driver.acquireStream()`), which nothing else may use meanwhile, and the driver know CUDA 11.4; `record` may use whatever
-   * queues on that stream, cuBLAS included. On host a replay runs `record`. Throws what `record` throws, KV_INVALID_OPTION,
-   * KV_OUT_OF_DEVICE_MEMORY, or the driver's error; nothing stays then. Closed with the kernels.
+   * Captures decoding steps, one for each of some sizes, to be repeated with `replay`. On a device the kernels must be
+   * open for a stream of the engine's own (`driver.acquireStream()`), which nothing else may use meanwhile, and the
+   * driver know CUDA 11.4; `record` may use whatever queues on that stream, cuBLAS included. On host a replay runs
+   * `record`. Throws what `record` throws, KV_INVALID_OPTION, KV_OUT_OF_DEVICE_MEMORY, or the driver's error; nothing
+   * stays then. Closed with the kernels.
    */
   captureSteps(options: CaptureOptions): CapturedSteps {
     this.#checkOpen('capture steps');
     const steps = new CapturedSteps(options, {
-      cache: this.#cache, native: this.#native, stream: this.#stream, recording: this.#recording, checkOpen: this.#checkReplay,
+      cache: this.#cache, native: this.#native, stream: this.#stream, recording: this.#recording,
+      checkOpen: this.#checkReplay,
       forget: (closed) => { this.#captured.delete(closed); },
     });
     this.#captured.add(steps);
@@ -184,8 +192,9 @@ export class Kernels {
   }
 
   /**
-   * Calls `body` with the device made current once for all calls of the package in it, instead of by each of them: four calls of
-   * the driver less for each launch. `body` must be synchronous: KV_INVALID_OPTION when it returns a promise. Returns what it returns.
+   * Calls `body` with the device made current once for all calls of the package in it, instead of by each of them: four
+   * calls of the driver less for each launch. `body` must be synchronous: KV_INVALID_OPTION when it returns a promise.
+   * Returns what it returns.
    */
   step<Result>(body: () => Result): Result {
     bodyField(body, { owner: 'Kernels.step', option: 'body' });

@@ -1,5 +1,5 @@
-// Which kernels a driver has; and loads the CUDA kernels: one module per driver, for all its kernel sets, with every kernel looked up. Tries
-// the images in turn, since a driver may refuse one and take the next.
+// Which kernels a driver has; and loads the CUDA kernels: one module per driver, for all its kernel sets, with every
+// kernel looked up. Tries the images in turn, since a driver may refuse one and take the next.
 
 import { createError, isKvError } from '../base/errors.js';
 import { Driver } from '../device/driver.js';
@@ -14,23 +14,26 @@ export interface LoadKernelsOptions {
 }
 
 const loaded = new WeakMap<Driver, string>();
-/** Loads in progress by driver, shared by concurrent callers. The driver cannot be closed before its promise settles. */
+/**
+ * Loads in progress by driver, shared by concurrent callers. The driver cannot be closed before its promise settles.
+ */
 const underWay = new WeakMap<Driver, Promise<void>>();
 
 /** The kernels that work on a driver's memory. Throws KV_DRIVER_UNSUPPORTED where there are none. @internal */
 export function kernelsOf({ kind, info: { kernels, device, deviceName } }: Driver): 'cpu' | 'cuda' {
   if (kernels !== 'none') return kernels;
   throw createError('KV_DRIVER_UNSUPPORTED', {
-    call: 'loadKernels', status: 0, statusName: '', device, deviceName, feature: `the kernels of this package (its driver is of kind '${kind}')`,
+    call: 'loadKernels', status: 0, statusName: '', device, deviceName,
+    feature: `the kernels of this package (its driver is of kind '${kind}')`,
   });
 }
 
 /**
- * Loads the CUDA kernels on a driver, on another thread: a GPU's driver takes seconds to compile them the first time, and then caches
- * them on disk. `Kernels` and `DenseKernels` opened afterwards use them; opened before, they block. Call it before the cache fills the
- * device, since code takes device memory too. The module stays until the driver is closed; on host there is nothing to load. Throws
- * KV_KERNELS_REFUSED, with the log of the driver's compiler, when the driver refuses every image; KV_DRIVER_UNSUPPORTED, KV_CLOSED, KV_ABORTED,
- * or the driver's error.
+ * Loads the CUDA kernels on a driver, on another thread: a GPU's driver takes seconds to compile them the first time,
+ * and then caches them on disk. `Kernels` and `DenseKernels` opened afterwards use them; opened before, they block.
+ * Call it before the cache fills the device, since code takes device memory too. The module stays until the driver is
+ * closed; on host there is nothing to load. Throws KV_KERNELS_REFUSED, with the log of the driver's compiler, when the
+ * driver refuses every image; KV_DRIVER_UNSUPPORTED, KV_CLOSED, KV_ABORTED, or the driver's error.
  */
 export async function loadKernels(driver: Driver, options: LoadKernelsOptions = {}): Promise<void> {
   instanceOf(Driver)(driver, { owner: 'loadKernels', option: 'driver' });

@@ -1,10 +1,14 @@
-// A step that is being recorded: what stands for its sequences, and what is refused meanwhile, because every replay would repeat it.
+// A step that is being recorded: what stands for its sequences, and what is refused meanwhile, because every replay
+// would repeat it.
 
 import { createError } from '../base/errors.js';
 import type { NativeKernels } from '../device/native-kernels.js';
 import type { SequenceSpans } from './step-spans.js';
 
-/** What a step is recorded with: stands for its sequences in `append` and `decodeAttention`. Row i is sequence i of the replay. */
+/**
+ * What a step is recorded with: stands for its sequences in `append` and `decodeAttention`. Row i is sequence i of the
+ * replay.
+ */
 export interface RecordedStep {
   /** Rows that it computes; those behind the sequences of a replay come to nothing. */
   readonly size: number;
@@ -14,7 +18,10 @@ export interface RecordedStep {
   readonly positions: Int32Array | bigint;
 }
 
-/** A recorded step as the kernels take it; of use while it is being recorded, and to the kernels it was made for. @internal */
+/**
+ * A recorded step as the kernels take it; of use while it is being recorded, and to the kernels it was made for.
+ * @internal
+ */
 export class StepPlace implements RecordedStep {
   readonly size: number;
   readonly tokens: Int32Array | bigint;
@@ -48,7 +55,8 @@ export class StepPlace implements RecordedStep {
   listFor(kernels: NativeKernels, owner: string): SequenceSpans | bigint {
     if (this.#isRecording && this.#kernels === kernels) return this.#list;
     throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner, option: 'sequences', expected: 'a step that is being recorded with these kernels', received: 'another',
+      reason: 'range', owner, option: 'sequences', expected: 'a step that is being recorded with these kernels',
+      received: 'another',
     });
   }
 }

@@ -1,9 +1,9 @@
-// StepSpans: the sequences of one step as the addon takes them: [slot, length, tokens, first row] of each, in one reused array
-// that only grows. Checks what the kernels do not: slots exist and come once, tokens have memory.
+// StepSpans: the sequences of one step as the addon takes them: [slot, length, tokens, first row] of each, in one
+// reused array that only grows. Checks what the kernels do not: slots exist and come once, tokens have memory.
 
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import { checkInteger, explainRevoked } from '../base/options.js';
 import { isInt32Array, lengthOf } from '../base/typed-arrays.js';
 
@@ -74,8 +74,8 @@ export class StepSpans {
   }
 
   /**
-   * Reads the sequences of a call. Calls `checkOpen` after the caller's getters, which may have closed the kernels. Throws
-   * KV_BATCH_STATE, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE.
+   * Reads the sequences of a call. Calls `checkOpen` after the caller's getters, which may have closed the kernels.
+   * Throws KV_BATCH_STATE, KV_INVALID_OPTION, KV_LENGTH_OUT_OF_RANGE, KV_COPY_OUT_OF_RANGE.
    */
   read(sequences: Batch | SequenceSpans, owner: string, checkOpen: () => void): this {
     if (Batch.isInstance(sequences)) {
@@ -91,7 +91,9 @@ export class StepSpans {
         reason: 'range', owner, option: 'sequences', expected: 'a batch of the same cache', received: batch,
       });
     }
-    if (!batch.isPrepared) throw createError('KV_BATCH_STATE', { operation: 'run kernels on', problem: 'is not prepared' });
+    if (!batch.isPrepared) {
+      throw createError('KV_BATCH_STATE', { operation: 'run kernels on', problem: 'is not prepared' });
+    }
     const { slots, lengths, tokens } = batch;
     this.#start(batch.length);
     for (let index = 0; index < batch.length; index += 1) {

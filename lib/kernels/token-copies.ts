@@ -1,9 +1,9 @@
-// TokenCopies: the ranges of one copyTokens call as the addon takes them: five numbers of each, in one reused array that only
-// grows. Checks that source and destination have memory and do not overlap.
+// TokenCopies: the ranges of one copyTokens call as the addon takes them: five numbers of each, in one reused array
+// that only grows. Checks that source and destination have memory and do not overlap.
 
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import { checkInteger, withoutRevoked } from '../base/options.js';
 import { isArray } from '../base/typed-arrays.js';
 
@@ -49,7 +49,9 @@ export class TokenCopies {
    */
   read(copies: readonly TokenCopy[], checkOpen: () => void): void {
     if (!isArray(copies)) {
-      throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'copies', expected: 'an array', received: copies });
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner, option: 'copies', expected: 'an array', received: copies,
+      });
     }
     const reading = new Reading(this.#entries, this.#cache.layout);
     this.#entries = noEntries; // a getter that calls `copyTokens` must not overwrite these
@@ -92,7 +94,8 @@ class Reading {
   }
 
   add(copy: TokenCopy): void {
-    const { fromSlot, fromToken, toSlot, toToken, tokens } = withoutRevoked(copy, { owner, option: 'copies' }, () => members(copy));
+    const { fromSlot, fromToken, toSlot, toToken, tokens } =
+      withoutRevoked(copy, { owner, option: 'copies' }, () => members(copy));
     const { slots, maxTokens } = this.#layout;
     checkInteger(owner, 'fromSlot', fromSlot, 0, slots - 1);
     checkInteger(owner, 'toSlot', toSlot, 0, slots - 1);
@@ -126,7 +129,9 @@ class Reading {
 /** Reads each member once. Refuses a Batch, which has `tokens` too. */
 function members(copy: TokenCopy): TokenCopy {
   if (typeof copy !== 'object' || (copy as TokenCopy | null) === null || copy instanceof Batch) {
-    throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'copies', expected: 'an array of objects', received: copy });
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner, option: 'copies', expected: 'an array of objects', received: copy,
+    });
   }
   const { fromSlot, fromToken, toSlot, toToken, tokens } = copy;
   return { fromSlot, fromToken, toSlot, toToken, tokens };

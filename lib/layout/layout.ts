@@ -1,9 +1,10 @@
 // Layout: where each tensor of each token lies, and how many pages a number of tokens needs. Pure arithmetic from a
-// model's shape; it reserves and maps nothing. It counts bytes, never whole tokens per page, so a slot may be smaller than a
-// page or no multiple of it, and a page may end inside a token.
+// model's shape; it reserves and maps nothing. It counts bytes, never whole tokens per page, so a slot may be smaller
+// than a page or no multiple of it, and a page may end inside a token.
 //
-// A row is the pages behind the same range of tokens in every reservation. Where tokens of different reservations differ in
-// size, the largest (S bytes) sets the pace: after r rows its reservation has r pages, one with tokens of s bytes ⌈r · s / S⌉.
+// A row is the pages behind the same range of tokens in every reservation. Where tokens of different reservations
+// differ in size, the largest (S bytes) sets the pace: after r rows its reservation has r pages, one with tokens of s
+// bytes ⌈r · s / S⌉.
 
 import { createError } from '../base/errors.js';
 import { checkInteger, integer, oneOf, readOptions, withoutRevoked, type Field } from '../base/options.js';
@@ -95,13 +96,15 @@ export interface Layout {
   readonly pagesPerRow: number;
   /** pagesPerRow · pageBytes. */
   readonly rowBytes: number;
-  /** pageBytes / maxTokenBytes: an exact ratio, possibly a fraction, also below 1. To be shown; count with `rowsFor`. */
+  /**
+   * pageBytes / maxTokenBytes: an exact ratio, possibly a fraction, also below 1. To be shown; count with `rowsFor`.
+   */
   readonly tokensPerRow: number;
   /** Rows of a full slot: `rowsFor(maxTokens)`. */
   readonly maxRows: number;
   /**
-   * Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation. 1 where tokens have the
-   * same size everywhere, as in most models.
+   * Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation. 1 where tokens
+   * have the same size everywhere, as in most models.
    */
   readonly groupRows: number;
   /** Bytes of addresses of all reservations. */
@@ -112,7 +115,9 @@ export interface Layout {
   tokensIn(rows: number): number;
   /** Pages that `rows` rows of one slot have, over all reservations. `rows` is 0 … maxRows. */
   pagesFor(rows: number): number;
-  /** Pages of a slot's rows [from, to), over all reservations; 0 where `to` is not above `from`. Both are 0 … maxRows. */
+  /**
+   * Pages of a slot's rows [from, to), over all reservations; 0 where `to` is not above `from`. Both are 0 … maxRows.
+   */
   pagesBetween(from: number, to: number): number;
   /**
    * Pages that `rows` rows of one slot have in one reservation: ⌈rows · its tokenBytes / maxTokenBytes⌉ within the
@@ -134,7 +139,10 @@ const spec = {
   pageBytes: positive,
 };
 
-/** Computes a layout. Throws KV_INVALID_OPTION, KV_INVALID_SHAPE, and KV_OUT_OF_ADDRESS_SPACE where sizes exceed 2⁵³ bytes. */
+/**
+ * Computes a layout. Throws KV_INVALID_OPTION, KV_INVALID_SHAPE, and KV_OUT_OF_ADDRESS_SPACE where sizes exceed 2⁵³
+ * bytes.
+ */
 export function computeLayout(options: LayoutOptions): Layout {
   const { model, layout: kind, slots, maxTokens, pageBytes } = readOptions('computeLayout', options, spec);
   const specs = tensorsOf(model);
@@ -208,16 +216,22 @@ export function computeLayout(options: LayoutOptions): Layout {
 }
 
 function deepFreeze<T extends object>(value: T): T {
-  for (const member of Object.values(value)) if (typeof member === 'object' && member !== null) deepFreeze(member as object);
+  for (const member of Object.values(value)) {
+    if (typeof member === 'object' && member !== null) deepFreeze(member as object);
+  }
   return Object.freeze(value);
 }
 
-/** Bytes from the start of a tensor's reservation to one of its tokens. Throws KV_INVALID_OPTION; checks no upper bounds. */
+/**
+ * Bytes from the start of a tensor's reservation to one of its tokens. Throws KV_INVALID_OPTION; checks no upper
+ * bounds.
+ */
 export function byteOffset(tensor: TensorPlacement, slot: number, token: number): number {
   checkInteger('byteOffset', 'slot', slot);
   checkInteger('byteOffset', 'token', token);
   const { offsetBytes, strides } = members(tensor, 'tensor', ({ offsetBytes, strides }) => ({ offsetBytes, strides }));
-  const { slotBytes, tokenBytes } = members(strides, 'tensor.strides', ({ slotBytes, tokenBytes }) => ({ slotBytes, tokenBytes }));
+  const { slotBytes, tokenBytes } =
+    members(strides, 'tensor.strides', ({ slotBytes, tokenBytes }) => ({ slotBytes, tokenBytes }));
   checkInteger('byteOffset', 'tensor.offsetBytes', offsetBytes);
   checkInteger('byteOffset', 'tensor.strides.slotBytes', slotBytes);
   checkInteger('byteOffset', 'tensor.strides.tokenBytes', tokenBytes);
@@ -227,7 +241,9 @@ export function byteOffset(tensor: TensorPlacement, slot: number, token: number)
 function members<T, M>(object: T, option: string, read: (object: T) => M): M {
   const place = { owner: 'byteOffset', option };
   if (typeof object === 'object' && object !== null) return withoutRevoked(object, place, () => read(object));
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a tensor of a layout', received: object });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', ...place, expected: 'a tensor of a layout', received: object,
+  });
 }
 
 /** Groups tensors (by index) that share a reservation, in their order within one token. */
@@ -273,7 +289,10 @@ interface AlikeReservations {
   count: number;
 }
 
-/** Counts reservations with tokens of equal size: most models have one size, so counting pages does not loop over layers. */
+/**
+ * Counts reservations with tokens of equal size: most models have one size, so counting pages does not loop over
+ * layers.
+ */
 function countAlike(reservations: readonly ReservationSpec[]): readonly AlikeReservations[] {
   const byTokenBytes = new Map<number, AlikeReservations>();
   for (const reservation of reservations) {

@@ -1,10 +1,13 @@
-// Model shape: which K and V tensors the attention layers of a model keep per token, and which of them this worker holds. Pure
-// arithmetic on plain objects: no memory, no driver. layout.ts places the tensors.
+// Model shape: which K and V tensors the attention layers of a model keep per token, and which of them this worker
+// holds. Pure arithmetic on plain objects: no memory, no driver. layout.ts places the tensors.
 
 import { dtypeBytes, dtypes, type Dtype, type TensorSpec } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { formatCount, formatList } from '../base/format.js';
-import { arrayOf, integer, isOptionsObject, nested, oneOf, optional, readOptions, string, withDefault, type FieldSpec, type OptionsOf } from '../base/options.js';
+import {
+  arrayOf, integer, isOptionsObject, nested, oneOf, optional, readOptions, string, withDefault, type FieldSpec,
+  type OptionsOf,
+} from '../base/options.js';
 
 /** How one layer differs from the model; omitted numbers are the model's. */
 export interface LayerShape {
@@ -21,13 +24,18 @@ export interface ParallelShape {
   /** Workers that share every layer's KV heads. Default 1. */
   readonly tensor?: number | undefined;
   /**
-   * Which of the `tensor` workers this is, 0 … tensor − 1. Their tensors look alike: text in tiers that outlive the process is found by it,
-   * so such tiers need it where there are several workers and heads to divide. Default: not said.
+   * Which of the `tensor` workers this is, 0 … tensor − 1. Their tensors look alike: text in tiers that outlive the
+   * process is found by it, so such tiers need it where there are several workers and heads to divide. Default: not
+   * said.
    */
   readonly tensorRank?: number | undefined;
-  /** Workers that share the layers; when the layers do not divide evenly, the first workers have one more. Default 1. */
+  /**
+   * Workers that share the layers; when the layers do not divide evenly, the first workers have one more. Default 1.
+   */
   readonly pipeline?: number | undefined;
-  /** Which of the `pipeline` workers this is, 0 … pipeline − 1. Default 0, which never has fewer layers than another. */
+  /**
+   * Which of the `pipeline` workers this is, 0 … pipeline − 1. Default 0, which never has fewer layers than another.
+   */
   readonly pipelineRank?: number | undefined;
 }
 
@@ -53,8 +61,8 @@ export interface ModelShape {
   /** One entry per layer, where layers differ. */
   readonly layerShapes?: readonly LayerShape[] | undefined;
   /**
-   * Names the weights, for tiers: text of other weights is never found. `LlamaModel.shape()` gives a digest of its. `prefixCache.modelId` goes before
-   * it. Default: nothing is said.
+   * Names the weights, for tiers: text of other weights is never found. `LlamaModel.shape()` gives a digest of its.
+   * `prefixCache.modelId` goes before it. Default: nothing is said.
    */
   readonly identity?: string | undefined;
   /** Which part of the model this worker has. Default: all of it. */
@@ -91,16 +99,17 @@ const spec = {
 export function readModelShape(model: ModelShape): OptionsOf<typeof spec> {
   if (!isOptionsObject(model)) {
     throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner: 'model', option: 'model', expected: 'an object such as `{ layers, kvHeads, headDim, dtype }`', received: model,
+      reason: 'type', owner: 'model', option: 'model',
+      expected: 'an object such as `{ layers, kvHeads, headDim, dtype }`', received: model,
     });
   }
   return readOptions('model', model, spec);
 }
 
 /**
- * Returns the tensors of this worker, in layer order, K before V. Every tensor-parallel worker holds MLA's latent tensor whole;
- * where workers outnumber KV heads, several workers hold the same head. Throws KV_INVALID_SHAPE when the model cannot be
- * divided that way, KV_INVALID_OPTION when a field is missing or wrong.
+ * Returns the tensors of this worker, in layer order, K before V. Every tensor-parallel worker holds MLA's latent
+ * tensor whole; where workers outnumber KV heads, several workers hold the same head. Throws KV_INVALID_SHAPE when the
+ * model cannot be divided that way, KV_INVALID_OPTION when a field is missing or wrong.
  */
 export function tensorsOf(model: ModelShape): TensorSpec[] {
   const { layers, dtype, attention, latentDim, layerShapes, parallel, ...whole } = readModelShape(model);
@@ -117,7 +126,9 @@ export function tensorsOf(model: ModelShape): TensorSpec[] {
     const tokenBytes = heads * dim * dtypeBytes(dtype);
     tensors.push({ name: `layer.${layer}.${role}`, layer, role, heads, dim, dtype, tokenBytes });
   };
-  if (parallel.tensorRank !== undefined) integer({ max: parallel.tensor - 1 })(parallel.tensorRank, { owner: 'model', option: 'parallel.tensorRank' });
+  if (parallel.tensorRank !== undefined) {
+    integer({ max: parallel.tensor - 1 })(parallel.tensorRank, { owner: 'model', option: 'parallel.tensorRank' });
+  }
   const { first, end } = layersOfWorker(layers, parallel.pipeline, parallel.pipelineRank);
   for (let layer = first; layer < end; layer += 1) {
     if (attention === 'latent') {

@@ -1,20 +1,17 @@
-// CachePool: the nodes that no running sequence uses, which are kept because their text may return; and so also which nodes are used.
-// Bounded as a whole and per tenant; the policy chooses what goes. It counts, takes rows off the ends of texts, and keeps what is left
-// closed under prefixes: a text loses its end first, and what remains of it lies in rows completely.
+// CachePool: the nodes that no running sequence uses, which are kept because their text may return; and so also which
+// nodes are used. Bounded as a whole and per tenant; the policy chooses what goes. It counts, takes rows off the ends
+// of texts, and keeps what is left closed under prefixes: a text loses its end first, and what remains of it lies in
+// rows completely.
 //
-// Invariants: pins[node] = open paths whose end is the node or lies below it; a pinned node's parent is pinned; a node is in the pool
-// when it is neither pinned nor a root.
+// Invariants: pins[node] = open paths whose end is the node or lies below it; a pinned node's parent is pinned; a node
+// is in the pool when it is neither pinned nor a root.
 
-import type { DomainRoots } from './domain-roots.js';
+import { enlarged } from '../base/typed-arrays.js';
 import type { CheckedPolicy } from './eviction/checked-policy.js';
 import type { OfferedText } from './eviction/eviction-policy.js';
-import type { NodeTable } from './node-table.js';
-import type { PrefixPath } from './prefix-path.js';
-import type { PrefixTree, TextListener } from './prefix-tree.js';
-import { reasonNumber, type DroppedRows } from './dropped-rows.js';
-import type { RowLedger } from './row-ledger.js';
-import { TenantQuota } from './tenant-quota.js';
-import { WithheldText } from './withheld-text.js';
+import { NodeLists } from './eviction/node-lists.js';
+import type { DomainRoots, NodeTable, PrefixPath, PrefixTree, TextListener } from './prefix-tree.js';
+import { type DroppedRows, reasonNumber, type RowLedger } from './row-ledger.js';
 
 export interface PoolOptions {
   readonly tree: PrefixTree;
@@ -37,7 +34,10 @@ export interface RowsByAge {
   readonly requests: number;
 }
 
-/** Of texts that may make way as a whole, what the policy would let go before the last of them: rows at most, as a share of the pool. */
+/**
+ * Of texts that may make way as a whole, what the policy would let go before the last of them: rows at most, as a share
+ * of the pool.
+ */
 const skippedShare = 1 / 16;
 
 const evicted = reasonNumber('evicted');
@@ -71,7 +71,10 @@ export class CachePool {
     this.#quota = options.tenantRows === Infinity ? undefined : new TenantQuota(this.#nodes, options.tenantRows);
   }
 
-  /** Whether text in tiers may come for what it scores: the policy says so, and no bound for tenants, by which other text goes. */
+  /**
+   * Whether text in tiers may come for what it scores: the policy says so, and no bound for tenants, by which other
+   * text goes.
+   */
   get takesOffers(): boolean {
     return this.#quota === undefined && this.#options.policy.canOffer;
   }
@@ -99,7 +102,10 @@ export class CachePool {
     pins[node]! += 1;
   }
 
-  /** `paths` paths no longer go through the node. The nodes below it come first, so that it is more recent than they are. */
+  /**
+   * `paths` paths no longer go through the node. The nodes below it come first, so that it is more recent than they
+   * are.
+   */
   unpin(node: number, paths: number): void {
     const { pins, parent } = this.#nodes;
     pins[node]! -= paths;
@@ -153,7 +159,10 @@ export class CachePool {
     this.keepWithinBounds(owner);
   }
 
-  /** A path that ended in the node is over, and what it had is about to be dropped: that is no use of it, and nothing makes way for it. */
+  /**
+   * A path that ended in the node is over, and what it had is about to be dropped: that is no use of it, and nothing
+   * makes way for it.
+   */
   leave(node: number): void {
     this.#unpinPath(node);
     this.#tidy(node);
@@ -178,8 +187,8 @@ export class CachePool {
   }
 
   /**
-   * Leaves of which any may go now as a whole, in the policy's order; returns how many. Few where the pool is small, so that its order
-   * stays about what the policy says.
+   * Leaves of which any may go now as a whole, in the policy's order; returns how many. Few where the pool is small, so
+   * that its order stays about what the policy says.
    */
   victims(leaves: Int32Array): number {
     const { policy, ledger } = this.#options;
@@ -224,8 +233,8 @@ export class CachePool {
   }
 
   /**
-   * Takes the leaf's tokens from `tokens` on, counted from the start of the text, and the rows that only they need; then
-   * what above it is no longer backed. Also for leaves in use, of which some token must stay.
+   * Takes the leaf's tokens from `tokens` on, counted from the start of the text, and the rows that only they need;
+   * then what above it is no longer backed. Also for leaves in use, of which some token must stay.
    */
   cut(leaf: number, tokens: number, reason: number): void {
     const { tree, ledger, roots, listeners } = this.#options;
@@ -251,9 +260,9 @@ export class CachePool {
   }
 
   /**
-   * Sees that the last tokens of a leaf lie in a row: in that of a sequence that ends there, or else by cutting those off
-   * that no sequence has. (The row of a sequence that is not stored will do: only tokens that were cached before are found
-   * in it.)
+   * Sees that the last tokens of a leaf lie in a row: in that of a sequence that ends there, or else by cutting those
+   * off that no sequence has. (The row of a sequence that is not stored will do: only tokens that were cached before
+   * are found in it.)
    */
   backLeaf(leaf: number, reason: number): void {
     const { ledger, listeners } = this.#options;
@@ -276,8 +285,8 @@ export class CachePool {
   }
 
   /**
-   * Makes one node of a node of the pool and its only child where nothing tells them apart: all releases so far used both, or
-   * the upper one has no row of its own. Returns whether it did; the child remains.
+   * Makes one node of a node of the pool and its only child where nothing tells them apart: all releases so far used
+   * both, or the upper one has no row of its own. Returns whether it did; the child remains.
    */
   joinChild(upper: number): boolean {
     const { tree, ledger, policy, listeners } = this.#options;
@@ -338,5 +347,152 @@ export class CachePool {
   #shrink(node: number, rows: number): void {
     this.rows -= rows;
     this.#quota?.shrink(this.#nodes.tenant[node]!, rows);
+  }
+}
+
+// TenantQuota: how many rows of the pool each tenant has, and which of its texts goes first when that is too many: what
+// it used longest ago, whatever the eviction policy prefers. Costs nothing when there is no quota.
+
+export class TenantQuota {
+  readonly limitRows: number;
+  readonly #nodes: NodeTable;
+  readonly #lists = new NodeLists(1);
+  #rows = new Int32Array(1);
+
+  constructor(nodes: NodeTable, limitRows: number) {
+    this.#nodes = nodes;
+    this.limitRows = limitRows;
+  }
+
+  rowsOf(tenant: number): number {
+    return this.#rows[tenant] ?? 0;
+  }
+
+  add(node: number, rows: number): void {
+    const tenant = this.#nodes.tenant[node]!;
+    if (tenant >= this.#rows.length) this.#rows = enlarged(this.#rows, Math.max(tenant + 1, 2 * this.#rows.length));
+    this.#rows[tenant]! += rows;
+    this.#lists.add(node, tenant);
+  }
+
+  remove(node: number, rows: number): void {
+    this.#rows[this.#nodes.tenant[node]!]! -= rows;
+    this.#lists.remove(node);
+  }
+
+  /** A node of the pool lost rows, or got some (`rows` below 0), and stays. */
+  shrink(tenant: number, rows: number): void {
+    this.#rows[tenant]! -= rows;
+  }
+
+  split(upper: number, lower: number): void {
+    this.#lists.addAfter(upper, lower);
+  }
+
+  /** The leaf that the tenant used longest ago, or -1. */
+  oldest(tenant: number): number {
+    return tenant < this.#lists.lists ? this.#lists.oldest(tenant) : -1;
+  }
+}
+
+// WithheldText: the nodes that the eviction policy does not give, and so the rows that cannot be evicted though no
+// sequence uses them. A node is noted when a sequence that used it is released, and looked at anew when rows are
+// counted: what the policy withholds may expire meanwhile. Costs nothing where the policy withholds nothing.
+
+export class WithheldText {
+  readonly #nodes: NodeTable;
+  readonly #ledger: RowLedger;
+  readonly #policy: CheckedPolicy;
+  /** Nodes that were withheld when a sequence was released, in use again or not. */
+  readonly #noted = new NodeLists(1);
+  /** By node: the last count that came to it. */
+  #seenIn = new Float64Array(0);
+  #counts = 0;
+
+  constructor(nodes: NodeTable, ledger: RowLedger, policy: CheckedPolicy) {
+    this.#nodes = nodes;
+    this.#ledger = ledger;
+    this.#policy = policy;
+  }
+
+  /** Whether some text may be withheld. */
+  get isAny(): boolean {
+    return this.#policy.canWithhold && this.#noted.oldest(0) >= 0;
+  }
+
+  /** Whether some text is withheld that need not be used again for the policy to give it. */
+  get isPassing(): boolean {
+    let isPassing = false;
+    this.forNodes((node) => isPassing ||= !this.#policy.withholdsForGood(node));
+    return isPassing;
+  }
+
+  /**
+   * Whether the policy withholds the node: only of those that were withheld when a sequence was released is it asked.
+   */
+  has(node: number): boolean {
+    return this.#policy.canWithhold && this.#noted.listOf(node) >= 0 && this.#policy.withholds(node);
+  }
+
+  /** A sequence that used the node was released, and the policy can withhold text. */
+  note(node: number): void {
+    if (this.#noted.listOf(node) < 0 && this.#policy.withholds(node)) this.#noted.add(node, 0);
+  }
+
+  /** The node is gone. */
+  remove(node: number): void {
+    this.#noted.remove(node);
+  }
+
+  /** `upper` was cut off the front of `lower`. */
+  split(upper: number, lower: number): void {
+    if (this.#noted.listOf(lower) >= 0) this.#noted.addAfter(upper, lower);
+  }
+
+  /** Calls `visit` for every node that the policy withholds. */
+  forNodes(visit: (node: number) => void): void {
+    if (!this.isAny) return;
+    for (let node = this.#noted.oldest(0); node >= 0; node = this.#noted.newerThan(node)) {
+      if (this.#policy.withholds(node)) visit(node);
+    }
+  }
+
+  /**
+   * Calls `visit` for every row that hangs on text which the policy withholds, or on what that continues, except those
+   * whose tokens open paths have all of: there a running sequence's own row can take the place of the cached one.
+   */
+  forRows(visit: (row: number) => void): void {
+    if (!this.isAny) return;
+    const { parent, end } = this.#nodes;
+    if (this.#seenIn.length < end) this.#seenIn = enlarged(this.#seenIn, Math.max(end, 2 * this.#seenIn.length));
+    this.#counts += 1;
+    for (let node = this.#noted.oldest(0); node >= 0; node = this.#noted.newerThan(node)) {
+      if (!this.#policy.withholds(node)) continue;
+      // What is above a withheld node never becomes a leaf, whatever the policy says of it.
+      for (let above = node; parent[above]! >= 0 && this.#seenIn[above] !== this.#counts; above = parent[above]!) {
+        this.#seenIn[above] = this.#counts;
+        this.#visitRows(above, visit);
+      }
+    }
+  }
+
+  #visitRows(node: number, visit: (row: number) => void): void {
+    const covered = this.#coveredRows(node);
+    this.#ledger.forOwnRows(node, (row, index) => {
+      if (index >= covered) visit(row);
+    });
+  }
+
+  /** Rows from the start of the text whose tokens up to the node's end some open path has; Infinity: all. */
+  #coveredRows(node: number): number {
+    const { pins, ending, to } = this.#nodes;
+    let ends = 0;
+    let tokens = 0;
+    for (let path = ending[node]; path !== undefined; path = path.next) {
+      ends += 1;
+      tokens = Math.max(tokens, path.length);
+    }
+    const isPassed = pins[node]! > ends;
+    return isPassed || tokens === to[node] ? Infinity : this.#ledger.wholeRows(tokens);
   }
 }

@@ -1,13 +1,11 @@
-// OpenPaths: where the texts of running sequences end in the tree, what they have announced, and how they change the tree: a text goes on
-// along what is there, branches off, or lengthens it, and takes tokens back. The only place that adds text and splits nodes. The pool
-// counts which nodes are used.
+// OpenPaths: where the texts of running sequences end in the tree, what they have announced, and how they change the
+// tree: a text goes on along what is there, branches off, or lengthens it, and takes tokens back. The only place that
+// adds text and splits nodes. The pool counts which nodes are used.
 
+import { createError } from '../base/errors.js';
 import type { CachePool } from './cache-pool.js';
-import type { NodeTable } from './node-table.js';
-import { PrefixPath, type PathOptions } from './prefix-path.js';
-import type { PrefixTree, TextListener } from './prefix-tree.js';
-import { reasonNumber } from './dropped-rows.js';
-import type { RowLedger } from './row-ledger.js';
+import { type NodeTable, type PathOptions, PrefixPath, type PrefixTree, type TextListener } from './prefix-tree.js';
+import { reasonNumber, type RowLedger } from './row-ledger.js';
 
 const truncated = reasonNumber('truncated');
 
@@ -30,14 +28,18 @@ export class OpenPaths {
     this.#nodes = tree.nodes;
   }
 
-  /** Opens a path along the first `tokens` tokens of a text, which end in `node`, and writes the rows that they fill into its table. */
+  /**
+   * Opens a path along the first `tokens` tokens of a text, which end in `node`, and writes the rows that they fill
+   * into its table.
+   */
   open(options: PathOptions, node: number, tokens: number): PrefixPath {
     return this.#add(options, this.#splitAtRow(node, tokens), tokens);
   }
 
   /** Opens another path at the same place. */
   fork(path: PrefixPath, rows: Int32Array): PrefixPath {
-    return this.#add({ rows, isStored: path.isStored, level: path.level, promptTokens: path.promptTokens }, path.node, path.length);
+    return this.#add(
+      { rows, isStored: path.isStored, level: path.level, promptTokens: path.promptTokens }, path.node, path.length);
   }
 
   /** Closes the path. Its text stays cached as the pool's bounds allow. */
@@ -60,7 +62,9 @@ export class OpenPaths {
   /** The longest path that ends in the node; 0: none does. */
   longestIn(node: number): number {
     let longest = 0;
-    for (let path = this.#nodes.ending[node]; path !== undefined; path = path.next) longest = Math.max(longest, path.length);
+    for (let path = this.#nodes.ending[node]; path !== undefined; path = path.next) {
+      longest = Math.max(longest, path.length);
+    }
     return longest;
   }
 
@@ -119,10 +123,11 @@ export class OpenPaths {
   }
 
   /**
-   * A running sequence may have rows of its own with the same tokens as cached ones: it computed what was there already, or copied the
-   * last tokens of what it found. Its path keeps the cached ones from being evicted, and needs neither them nor what lies behind its
-   * tokens in the same node. Where memory is short, its own rows are cached in their place, which loses nothing, while evicting loses
-   * text. Drops the cached ones that `isSpare` affirms, as `replaced`, or makes them evictable.
+   * A running sequence may have rows of its own with the same tokens as cached ones: it computed what was there
+   * already, or copied the last tokens of what it found. Its path keeps the cached ones from being evicted, and needs
+   * neither them nor what lies behind its tokens in the same node. Where memory is short, its own rows are cached in
+   * their place, which loses nothing, while evicting loses text. Drops the cached ones that `isSpare` affirms, as
+   * `replaced`, or makes them evictable.
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
     const instead = new Map<number, number>();
@@ -135,7 +140,9 @@ export class OpenPaths {
       this.#ledger.fill(path.node, path.length, held);
       held.forEach((row, index) => {
         const own = path.rows[index]!;
-        if (own !== row && own >= 0 && !instead.has(row) && !this.#ledger.isHolding(own) && isSpare(row)) instead.set(row, own);
+        if (own !== row && own >= 0 && !instead.has(row) && !this.#ledger.isHolding(own) && isSpare(row)) {
+          instead.set(row, own);
+        }
       });
     }
     if (instead.size > 0) this.#ledger.replace(instead);
@@ -179,7 +186,8 @@ export class OpenPaths {
     const isAlone = path.next === undefined && path.previous === undefined;
     const tail = isLeaf ? nodes.tailRow[node]! : -1;
     this.#ledger.check(at, length, path.rows, tail);
-    // Not where the leaf was released, as it keeps its own count of uses, nor where other paths end, which would pin what they lack.
+    // Not where the leaf was released, as it keeps its own count of uses, nor where other paths end, which would pin
+    // what they lack.
     if (isLeaf && nodes.uses[node] === 0 && isAlone) {
       this.#tree.grow(node, text, at, length - at);
       this.#ledger.attach(node, at, path.rows, tail);
@@ -202,15 +210,16 @@ export class OpenPaths {
     for (let other = ending[leaf]; other !== undefined; other = other.next) kept = Math.max(kept, other.length);
     const first = this.#ledger.wholeRows(kept);
     let rows = this.#ledger.rowsFor(end);
-    for (let row = tailRow[leaf]! >= 0 ? tailRow[leaf]! : lastRow[leaf]!; rows > first && row === path.rows[rows - 1]; rows -= 1) {
+    for (let row = tailRow[leaf]! >= 0 ? tailRow[leaf]! : lastRow[leaf]!;
+        rows > first && row === path.rows[rows - 1]; rows -= 1) {
       row = this.#ledger.rowAbove(leaf, row);
     }
     return Math.max(kept, Math.min(end, this.#ledger.tokensIn(rows)));
   }
 
   /**
-   * Splits the node where the last row ends that its text's first `length` tokens touch, so that a path that ends there does not pin
-   * the rows behind. Returns the node in which those tokens end then.
+   * Splits the node where the last row ends that its text's first `length` tokens touch, so that a path that ends there
+   * does not pin the rows behind. Returns the node in which those tokens end then.
    */
   #splitAtRow(node: number, length: number): number {
     const at = this.#ledger.tokensToRowEnd(length);
@@ -233,7 +242,9 @@ export class OpenPaths {
     return upper;
   }
 
-  /** `upper` was cut off the front of `lower`: paths that end before the cut move, and no longer pin what is below it. */
+  /**
+   * `upper` was cut off the front of `lower`: paths that end before the cut move, and no longer pin what is below it.
+   */
   #moveEnds(upper: number, lower: number): void {
     const { to, ending } = this.#nodes;
     let moved = 0;
@@ -265,7 +276,8 @@ export class OpenPaths {
   #replaceTail(path: PrefixPath, isSpare: (row: number) => boolean): void {
     const tail = this.#nodes.tailRow[path.node]!;
     const own = this.#ownTail(path);
-    if (tail < 0 || tail === own || own < 0 || path.length !== this.#nodes.to[path.node] || !isSpare(tail) || this.#ledger.isHolding(own)) return;
+    if (tail < 0 || tail === own || own < 0 || path.length !== this.#nodes.to[path.node] || !isSpare(tail)
+      || this.#ledger.isHolding(own)) return;
     this.#ledger.replaceTail(path.node, own);
   }
 
@@ -280,7 +292,8 @@ export class OpenPaths {
   /** Whether a row ends inside a token behind the path's, of which the rest is in a row that is spare. */
   #isTailBehind({ node, length }: PrefixPath, isSpare: (row: number) => boolean): boolean {
     const { to, tailRow } = this.#nodes;
-    return tailRow[node]! >= 0 && this.#ledger.wholeRows(to[node]!) >= this.#ledger.rowsFor(length) && isSpare(tailRow[node]!);
+    return tailRow[node]! >= 0 && this.#ledger.wholeRows(to[node]!) >= this.#ledger.rowsFor(length)
+      && isSpare(tailRow[node]!);
   }
 
   /** The path's own row behind its whole ones, or -1. */
@@ -319,4 +332,91 @@ export class OpenPaths {
     path.next = undefined;
     path.previous = undefined;
   }
+}
+
+// checkIndex: looks through the whole prefix index for what must always hold, and throws KV_INTERNAL at the first thing
+// that does not. For tests: it takes time in proportion to everything that is cached.
+
+export interface CheckedParts {
+  readonly tree: PrefixTree;
+  readonly ledger: RowLedger;
+  readonly pool: CachePool;
+  readonly paths: OpenPaths;
+}
+
+export function checkIndex(parts: CheckedParts): void {
+  const { nodes } = parts.tree;
+  const seen = new Set<number>();
+  let pooled = 0;
+  let paths = 0;
+  for (let node = 0; node < nodes.end; node += 1) {
+    if (!nodes.isUsed(node)) continue;
+    paths += checkPins(parts, node);
+    if (parts.tree.isRoot(node)) continue;
+    checkText(parts, node);
+    parts.ledger.forOwnRows(node, (row) => {
+      expect(parts.ledger.isHolding(row) && !seen.has(row), 'a row hangs on two nodes, or is not held', row);
+      seen.add(row);
+    });
+    if (nodes.pins[node] === 0) pooled += parts.ledger.ownRows(node);
+  }
+  expect(seen.size === parts.ledger.heldRows, 'the count of held rows is wrong', parts.ledger.heldRows, seen.size);
+  expect(pooled === parts.pool.rows, 'the count of pooled rows is wrong', parts.pool.rows, pooled);
+  expect(paths === parts.paths.count, 'the count of open paths is wrong', parts.paths.count, paths);
+}
+
+/** Returns how many paths end in the node. */
+function checkPins({ tree }: CheckedParts, node: number): number {
+  const { nodes } = tree;
+  let ending = 0;
+  for (let path = nodes.ending[node]; path !== undefined; path = path.next) {
+    const isInside = path.length <= nodes.to[node]! && (path.length > nodes.from[node]! || tree.isRoot(node));
+    expect(path.node === node && path.isOpen && isInside, 'a path ends outside its node', node, path.length);
+    ending += 1;
+  }
+  let below = 0;
+  for (let child = nodes.firstChild[node]!; child >= 0; child = nodes.nextSibling[child]!) below += nodes.pins[child]!;
+  expect(nodes.pins[node] === ending + below, 'the pins of a node are miscounted', node, nodes.pins[node]);
+  return ending;
+}
+
+function checkText({ tree, ledger }: CheckedParts, node: number): void {
+  const { nodes } = tree;
+  const parent = nodes.parent[node]!;
+  const to = nodes.to[node]!;
+  expect(
+    nodes.isUsed(parent) && nodes.from[node] === nodes.to[parent], 'a node does not go on where its parent ends', node);
+  expect(to > nodes.from[node]!, 'a node is empty', node);
+  expect(
+    tree.tokenAt(node, nodes.from[node]!) === nodes.firstToken[node], 'a node does not start with its first token',
+    node);
+  expect(tree.child(parent, nodes.firstToken[node]!) === node, 'a node is not found below its parent', node);
+  expect(nodes.uses[node]! <= nodes.uses[parent]!, 'a node is used more than its parent', node);
+  let rows = 0;
+  let last = -1;
+  ledger.forOwnRows(node, (row) => { last = row; rows += 1; });
+  expect(rows === ledger.ownRows(node), 'the rows of a node are miscounted', node, rows);
+  if (rows > 0 && nodes.tailRow[node]! < 0 || rows > 1) {
+    const above = ledger.rowAbove(node, last);
+    expect(above === nodes.lastRow[parent], 'the rows of a node do not go on where its parent\'s end', node, above);
+  } else expect(nodes.lastRow[node] === nodes.lastRow[parent], 'a node without whole rows has some', node);
+  if (!tree.isLeaf(node)) expect(nodes.tailRow[node] === -1, 'a node has a tail and children', node);
+  if (nodes.pins[node] === 0) checkPooled(ledger, nodes, node, rows);
+  if (nodes.tailRow[node]! >= 0) {
+    expect(ledger.rowsFor(to) === ledger.wholeRows(to) + 1, 'a leaf has a tail and no token in it', node, to);
+  }
+}
+
+function checkPooled(ledger: RowLedger, nodes: NodeTable, node: number, rows: number): void {
+  const child = nodes.firstChild[node]!;
+  if (child < 0) {
+    const isBacked = ledger.backedTokens(node) === nodes.to[node];
+    expect(isBacked && rows > 0, 'tokens of a leaf that no path uses lie in no row', node, nodes.to[node]);
+  } else if (nodes.isOnlyChild(child)) {
+    expect(nodes.uses[node] !== nodes.uses[child] && rows > 0, 'a node and its only child could be one', node, child);
+  }
+}
+
+function expect(holds: boolean, problem: string, what?: number, howMany?: number): void {
+  if (!holds) throw createError('KV_INTERNAL', { problem, what, howMany });
 }

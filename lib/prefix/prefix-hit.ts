@@ -1,14 +1,14 @@
-// PrefixHit: how much of a text is cached, and where. `PrefixIndex.match` descends once and returns one; `open` takes it and compares
-// nothing again. An index has one, which the next match writes over, and it is valid until the index changes: `open` throws for an older
-// one. Owned by the index: read it. Looking changes nothing, not even the order of eviction.
+// PrefixHit: how much of a text is cached, and where. `PrefixIndex.match` descends once and returns one; `open` takes
+// it and compares nothing again. An index has one, which the next match writes over, and it is valid until the index
+// changes: `open` throws for an older one. Owned by the index: read it. Looking changes nothing, not even the order of
+// eviction.
 
 import { createError } from '../base/errors.js';
-import type { DomainRoots } from './domain-roots.js';
-import { sharedDomain, type PrefixDomain } from './domain.js';
+import { mix32 } from '../base/random.js';
+import { domainParts, type PrefixDomain, type PrefixDomainPart, sharedDomain } from './domain.js';
 import type { OpenPaths } from './open-paths.js';
-import type { PrefixTree } from './prefix-tree.js';
-import type { PrefixValues } from './prefix-values.js';
-import type { RowLedger } from './row-ledger.js';
+import type { DomainRoots, PrefixTree, TextListener, TreePlace } from './prefix-tree.js';
+import { type DropReason, dropReasons, type RowLedger } from './row-ledger.js';
 
 export class PrefixHit {
   domain: PrefixDomain = sharedDomain;
@@ -18,9 +18,15 @@ export class PrefixHit {
   wholeRows = 0;
   /** The row that holds the tokens after those, to copy from; it may hold other tokens behind them. -1: none remain. */
   tailRow = -1;
-  /** Whether the tail row holds nothing behind the hit: its text ends there, and a sequence that has it may write on in it. */
+  /**
+   * Whether the tail row holds nothing behind the hit: its text ends there, and a sequence that has it may write on in
+   * it.
+   */
   isTailWhole = false;
-  /** Tokens that will be cached once a running sequence has computed what it announced, at most the limit; 0: no more than now. */
+  /**
+   * Tokens that will be cached once a running sequence has computed what it announced, at most the limit; 0: no more
+   * than now.
+   */
   pendingTokens = 0;
   /** What was kept at the end of the whole text (`keepValue`), when the hit is all of it; otherwise undefined. */
   value: unknown = undefined;
@@ -47,7 +53,8 @@ export class PrefixHit {
   }
 
   /**
-   * Finds `text`, `limit` tokens at most; undefined: all but its last token, and that too where a value is kept behind it. @internal
+   * Finds `text`, `limit` tokens at most; undefined: all but its last token, and that too where a value is kept behind
+   * it. @internal
    */
   find(domain: PrefixDomain, text: Int32Array, limit: number | undefined, version: number): void {
     const most = Math.min(limit ?? text.length, text.length);
@@ -78,7 +85,10 @@ export class PrefixHit {
     if (this.tokens > 0) this.#ledger.fill(this.node, this.tokens, table);
   }
 
-  /** Throws KV_INTERNAL when the index has changed since: the node may be another by now. A hit of no tokens needs none. @internal */
+  /**
+   * Throws KV_INTERNAL when the index has changed since: the node may be another by now. A hit of no tokens needs none.
+   * @internal
+   */
   check(version: number): void {
     if (this.tokens === 0 || this.#version === version) return;
     const problem = 'a match of the prefix index is used after the index changed';
@@ -86,9 +96,10 @@ export class PrefixHit {
   }
 
   /**
-   * Goes back from `tokens`, up to which the text agrees, to where a sequence can go on: the one place where a hit becomes shorter
-   * than the text that is cached. Today it ends where the last of its tokens lie in a row that the index holds; those of a running
-   * sequence need not. A model whose sequences can go on only from some points has its rule here too.
+   * Goes back from `tokens`, up to which the text agrees, to where a sequence can go on: the one place where a hit
+   * becomes shorter than the text that is cached. Today it ends where the last of its tokens lie in a row that the
+   * index holds; those of a running sequence need not. A model whose sequences can go on only from some points has its
+   * rule here too.
    */
   #goBackToRows(): void {
     const ledger = this.#ledger;
@@ -103,7 +114,8 @@ export class PrefixHit {
 
   /** What else there is to say of the hit, where no more than `limit` tokens were asked for. */
   #describe(limit: number): void {
-    this.isTailWhole = this.tailNode >= 0 && this.tailNode === this.node && this.#tree.nodes.to[this.node] === this.tokens;
+    this.isTailWhole = this.tailNode >= 0 && this.tailNode === this.node
+      && this.#tree.nodes.to[this.node] === this.tokens;
     this.pendingTokens = this.node >= 0 && this.#paths.announcing > 0 ? this.#announcedTokens(limit) : 0;
   }
 
@@ -125,4 +137,246 @@ export class PrefixHit {
     }
     return most > this.tokens ? most : 0;
   }
+}
+
+// PrefixValues: what callers keep at the exact end of a cached text, last logits for example, so that a prompt that is
+// cached as a whole needs no forward pass. A value goes with any token of its text, and the one used longest ago when
+// there are too many. It never looks into a value and never copies one.
+
+interface KeptValue {
+  node: number;
+  /** Tokens of the text; the end lies in the node. */
+  readonly at: number;
+  readonly value: unknown;
+}
+
+export class PrefixValues implements TextListener {
+  readonly #tree: PrefixTree;
+  readonly #limit: number;
+  /** The one used longest ago is first. */
+  readonly #entries = new Set<KeptValue>();
+  /** Those whose end lies in a node; most nodes have none. */
+  readonly #byNode = new Map<number, KeptValue[]>();
+
+  /** @param limit Values at most; 0: none is kept. */
+  constructor(tree: PrefixTree, limit: number) {
+    this.#tree = tree;
+    this.#limit = limit;
+  }
+
+  /**
+   * Keeps a value at the end of the text of `at` tokens that ends in `node`, in place of the one there. False: none is
+   * kept.
+   */
+  keep(node: number, at: number, value: unknown): boolean {
+    if (this.#limit === 0) return false;
+    const before = this.#find(node, at);
+    if (before !== undefined) this.#drop(before);
+    const entry = { node, at, value };
+    this.#entries.add(entry);
+    this.#place(entry);
+    const [oldest] = this.#entries;
+    if (this.#entries.size > this.#limit) this.#drop(oldest!);
+    return true;
+  }
+
+  /** The value there; undefined: none. */
+  at(node: number, at: number): unknown {
+    return this.#entries.size === 0 ? undefined : this.#find(node, at)?.value;
+  }
+
+  /** The value there is the most recently used from now on. */
+  use(node: number, at: number): void {
+    const entry = this.#find(node, at);
+    if (entry === undefined) return;
+    this.#entries.delete(entry);
+    this.#entries.add(entry);
+  }
+
+  cut(node: number, from: number): void {
+    for (const entry of this.#byNode.get(node) ?? []) if (entry.at > from) this.#drop(entry);
+  }
+
+  split(upper: number, lower: number): void {
+    const at = this.#tree.nodes.to[upper]!;
+    for (const entry of this.#byNode.get(lower) ?? []) if (entry.at <= at) this.#move(entry, upper);
+  }
+
+  joined(upper: number, lower: number): void {
+    for (const entry of this.#byNode.get(upper) ?? []) this.#move(entry, lower);
+  }
+
+  #find(node: number, at: number): KeptValue | undefined {
+    return this.#byNode.get(node)?.find((entry) => entry.at === at);
+  }
+
+  #place(entry: KeptValue): void {
+    this.#byNode.set(entry.node, [...this.#byNode.get(entry.node) ?? [], entry]);
+  }
+
+  #remove(entry: KeptValue): void {
+    const rest = this.#byNode.get(entry.node)!.filter((other) => other !== entry);
+    if (rest.length > 0) this.#byNode.set(entry.node, rest);
+    else this.#byNode.delete(entry.node);
+  }
+
+  #move(entry: KeptValue, node: number): void {
+    this.#remove(entry);
+    entry.node = node;
+    this.#place(entry);
+  }
+
+  #drop(entry: KeptValue): void {
+    this.#remove(entry);
+    this.#entries.delete(entry);
+  }
+}
+
+// PrefixExplanation: why a text is cached no further than it is, and the memory of evictions that this needs. For an
+// operator's questions and for logs, not for every request, nor for clients: within one tenant it tells of texts under
+// other salts.
+
+/**
+ * Where the cached part of a text ends, after `tokens` tokens, and why. `complete`: all of it is cached · `evicted`: it
+ * went on, and lost this at `atMs` (of the `now` given to the index) for `dropReason` · `other-domain`: more of it,
+ * `otherTokens`, is cached in a domain of the same tenant that differs in `parts` · `differs`: cached texts go on
+ * otherwise; one of them with `cachedToken` · `never-cached`: no text that was cached went on from there.
+ */
+export type PrefixExplanation = { readonly tokens: number } & (
+  | { readonly reason: 'complete' }
+  | { readonly reason: 'evicted'; readonly atMs: number; readonly dropReason: DropReason }
+  | { readonly reason: 'other-domain'; readonly otherTokens: number; readonly parts: readonly PrefixDomainPart[] }
+  | { readonly reason: 'differs'; readonly askedToken: number; readonly cachedToken: number }
+  | { readonly reason: 'never-cached' }
+);
+
+/** Other domains that are searched at most. */
+const searchedDomains = 64;
+
+export class Explainer {
+  readonly #tree: PrefixTree;
+  readonly #roots: DomainRoots;
+  readonly #memory: EvictionMemory;
+
+  constructor(tree: PrefixTree, roots: DomainRoots, memory: EvictionMemory) {
+    this.#tree = tree;
+    this.#roots = roots;
+    this.#memory = memory;
+  }
+
+  /** @param hit What is cached of the text. */
+  explain(hit: PrefixHit, text: Int32Array): PrefixExplanation {
+    const tree = this.#tree;
+    const { domain, node, tokens } = hit;
+    if (tokens === text.length) return { tokens, reason: 'complete' };
+    const askedToken = text[tokens]!;
+    const lost = this.#memory.find(domain, node, tokens, askedToken);
+    if (lost !== undefined) return { tokens, reason: 'evicted', atMs: lost.atMs, dropReason: lost.dropReason };
+    const other = this.#longestElsewhere(domain, text, tokens);
+    if (other !== undefined) return { tokens, reason: 'other-domain', ...other };
+    const { to, firstChild, firstToken } = tree.nodes;
+    if (node < 0) return { tokens, reason: 'never-cached' };
+    const isInside = tokens < to[node]!;
+    if (!isInside && firstChild[node]! < 0) return { tokens, reason: 'never-cached' };
+    const cachedToken = isInside ? tree.tokenAt(node, tokens) : firstToken[firstChild[node]!]!;
+    // Equal: a running sequence has the token, in no row that could be shared yet.
+    return cachedToken === askedToken ? { tokens, reason: 'never-cached' }
+      : { tokens, reason: 'differs', askedToken, cachedToken };
+  }
+
+  #longestElsewhere(domain: PrefixDomain, text: Int32Array, tokens: number):
+    { otherTokens: number; parts: readonly PrefixDomainPart[] } | undefined {
+    const tree = this.#tree;
+    const roots = this.#roots;
+    const place: TreePlace = { node: -1, tokens: 0 };
+    let otherTokens = tokens;
+    let found: PrefixDomain | undefined;
+    let searched = 0;
+    for (const [root, other] of roots.entries()) {
+      if (other.tenant !== domain.tenant || other.key === domain.key) continue;
+      searched += 1;
+      if (searched > searchedDomains) break;
+      tree.descend(root, text, text.length, place);
+      if (place.tokens <= otherTokens) continue;
+      otherTokens = place.tokens;
+      found = other;
+    }
+    if (found === undefined) return undefined;
+    const nearest = found;
+    return { otherTokens, parts: domainParts.filter((part) => nearest[part] !== domain[part]) };
+  }
+}
+
+interface RememberedCut {
+  readonly atMs: number;
+  readonly dropReason: DropReason;
+}
+
+interface LostPlace extends RememberedCut {
+  readonly node: number;
+  readonly generation: number;
+  /** Tokens before the place, and the first that was lost. */
+  readonly at: number;
+  readonly token: number;
+}
+
+export interface EvictionMemoryOptions {
+  readonly tree: PrefixTree;
+  readonly roots: DomainRoots;
+  readonly now: () => number;
+  /** Places that are remembered at most. */
+  readonly places: number;
+  /** Mixed into the numbers by which places are found, so that clients cannot choose those. */
+  readonly hashSeed: number;
+}
+
+/**
+ * Where text was cut off lately, when and why. A place is the end of a node and the token that came next; what is known
+ * of it goes with the node, and the oldest entries go when there are too many. It keeps one token of each text that it
+ * remembers, and no more.
+ */
+export class EvictionMemory implements TextListener {
+  readonly #options: EvictionMemoryOptions;
+  /** By node and token. A root goes with its last text, so places at a root are kept by domain. The oldest is first. */
+  readonly #entries = new Map<number | string, LostPlace>();
+
+  constructor(options: EvictionMemoryOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * What was cut off behind the first `at` tokens, which end in `node` (-1: the domain has no text), starting with
+   * `token`.
+   */
+  find(domain: PrefixDomain, node: number, at: number, token: number): RememberedCut | undefined {
+    if (at === 0) return this.#entries.get(rootKey(domain, token));
+    const entry = this.#entries.get(this.#nodeKey(node, token));
+    if (entry === undefined || entry.node !== node || entry.token !== token || entry.at !== at) return undefined;
+    return entry.generation === this.#options.tree.nodes.generation[node] ? entry : undefined;
+  }
+
+  cut(node: number, from: number, _to: number, reason: number): void {
+    const { tree, roots, now, places } = this.#options;
+    const { nodes } = tree;
+    const isGone = from === nodes.from[node];
+    const place = isGone ? nodes.parent[node]! : node;
+    const token = isGone ? nodes.firstToken[node]! : tree.tokenAt(node, from);
+    const key = from === 0 ? rootKey(roots.domainOf(place), token) : this.#nodeKey(place, token);
+    this.#entries.delete(key);
+    this.#entries.set(key, {
+      node: place, generation: nodes.generation[place]!, at: from, token, atMs: now(), dropReason: dropReasons[reason]!,
+    });
+    if (this.#entries.size <= places) return;
+    const [oldest] = this.#entries.keys();
+    this.#entries.delete(oldest!);
+  }
+
+  /** Entries compare node and token again: beyond 2²¹ nodes, keys may collide, and one of the two is forgotten. */
+  #nodeKey(node: number, token: number): number {
+    return node * 2 ** 32 + (mix32(token, this.#options.hashSeed) >>> 0);
+  }
+}
+
+function rootKey(domain: PrefixDomain, token: number): string {
+  return `${token} ${domain.key}`;
 }

@@ -1,35 +1,28 @@
-// PrefixIndex: which cached text lies in which rows, for whom, and for how long. The facade of this folder. Pure: rows are
-// numbers that the owner of the memory gives, and it has no clock of its own. Not for several threads.
+// PrefixIndex: which cached text lies in which rows, for whom, and for how long. The facade of this folder. Pure: rows
+// are numbers that the owner of the memory gives, and it has no clock of its own. Not for several threads.
 //
-// Who owns a row: the owner counts the sequences that map it; the index says whether it holds it. The index takes rows in
-// `commit` (those of `path.rows` whose tokens it did not have), and lets go of each exactly once per hold, which `dropped`
-// reports. A row is free when no sequence maps it and `isHolding` denies it, and the owner asks both when a sequence unmaps
-// the row and when it reads the row from `dropped`. Rows of duplicate text, which the index never took, are not in
-// `dropped`.
+// Who owns a row: the owner counts the sequences that map it; the index says whether it holds it. The index takes rows
+// in `commit` (those of `path.rows` whose tokens it did not have), and lets go of each exactly once per hold, which
+// `dropped` reports. A row is free when no sequence maps it and `isHolding` denies it, and the owner asks both when a
+// sequence unmaps the row and when it reads the row from `dropped`. Rows of duplicate text, which the index never took,
+// are not in `dropped`.
 //
-// What the owner can rely on: a row that the index holds does not lose or change a cached token unless the owner writes one
-// where `isWritable` denies it; no row that holds text of an open path is evicted; texts lose their ends first.
+// What the owner can rely on: a row that the index holds does not lose or change a cached token unless the owner writes
+// one where `isWritable` denies it; no row that holds text of an open path is evicted; texts lose their ends first.
 
 import { createError } from '../base/errors.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
-import { CachePool, type RowsByAge } from './cache-pool.js';
-import { DomainRoots } from './domain-roots.js';
-import type { PrefixDomain } from './domain.js';
+import { CachePool, type RowsByAge, type WithheldText } from './cache-pool.js';
+import {
+  DomainRoots, NodeTable, type PathOptions, type PrefixPath, PrefixTree, type TextListener,
+} from './prefix-tree.js';
+import type { DroppedText, PrefixDomain, TextScope } from './domain.js';
 import { CheckedPolicy } from './eviction/checked-policy.js';
 import { makePolicy, type EvictionPolicyFactory, type SelectedOf } from './eviction/eviction-policy.js';
 import { lru } from './eviction/lru.js';
-import { checkIndex } from './index-check.js';
-import { NodeTable } from './node-table.js';
-import { OpenPaths } from './open-paths.js';
-import { EvictionMemory, Explainer, type PrefixExplanation } from './prefix-explanation.js';
-import { PrefixHit } from './prefix-hit.js';
-import type { PathOptions, PrefixPath } from './prefix-path.js';
-import { PrefixTree, type TextListener } from './prefix-tree.js';
-import { PrefixValues } from './prefix-values.js';
-import { DroppedRows, reasonNumber } from './dropped-rows.js';
-import { RowLedger } from './row-ledger.js';
-import type { DroppedText, TextScope } from './text-scope.js';
-import type { WithheldText } from './withheld-text.js';
+import { checkIndex, OpenPaths } from './open-paths.js';
+import { EvictionMemory, Explainer, type PrefixExplanation, PrefixHit, PrefixValues } from './prefix-hit.js';
+import { DroppedRows, reasonNumber, RowLedger } from './row-ledger.js';
 
 /** Only the arithmetic is required. */
 export interface PrefixIndexOptions {
@@ -45,8 +38,8 @@ export interface PrefixIndexOptions {
   /** Hears why the policy was replaced by `lru`: it threw, or named no victim. */
   readonly onPolicyFailure?: ((error: unknown) => void) | undefined;
   /**
-   * Chooses the hashes inside, any safe integer. Nothing but the time that calls take depends on it; a cache that strangers send
-   * tokens to needs one that they cannot guess. Default 0.
+   * Chooses the hashes inside, any safe integer. Nothing but the time that calls take depends on it; a cache that
+   * strangers send tokens to needs one that they cannot guess. Default 0.
    */
   readonly hashSeed?: number | undefined;
   /** Bits of hashes that count, 1 … 32 (the default): tests truncate them to force collisions. */
@@ -112,16 +105,24 @@ export class PrefixIndex {
       hashSeed,
       poolTokens: options.poolTokens ?? (poolRows === Infinity ? Infinity : arithmetic.tokensIn(poolRows)),
     });
-    const policy = this.#policy = new CheckedPolicy(given, nodes, options.onPolicyFailure ?? (() => { /* the index goes on with lru */ }));
-    const pool = this.#pool = new CachePool({ tree, ledger, roots, dropped: this.dropped, policy, listeners, poolRows, tenantRows });
+    const policy = this.#policy = new CheckedPolicy(
+      given, nodes, options.onPolicyFailure ?? (() => { /* the index goes on with lru */ }));
+    const pool = this.#pool = new CachePool({
+      tree, ledger, roots, dropped: this.dropped, policy, listeners, poolRows, tenantRows,
+    });
     const paths = this.#paths = new OpenPaths(tree, ledger, pool, listeners);
     this.#hit = new PrefixHit(tree, ledger, roots, paths, values);
     this.#explainer = new Explainer(tree, roots, memory);
   }
 
-  /** Calls the listener from now on for every change of what is cached. Throws KV_INTERNAL when text is cached already. @internal */
+  /**
+   * Calls the listener from now on for every change of what is cached. Throws KV_INTERNAL when text is cached already.
+   * @internal
+   */
   listen(listener: TextListener): void {
-    if (this.nodes > 0) throw createError('KV_INTERNAL', { problem: 'a listener comes to a prefix index that has text', what: this.nodes });
+    if (this.nodes > 0) throw createError('KV_INTERNAL', {
+      problem: 'a listener comes to a prefix index that has text', what: this.nodes,
+    });
     this.#listeners.push(listener);
   }
 
@@ -178,9 +179,9 @@ export class PrefixIndex {
   }
 
   /**
-   * How much of `text` is cached, `limit` tokens at most. Default: what a request may take, which is all but its last token, or all
-   * of it where a value is kept at its end. Changes nothing. There is one hit: it is valid until the next match, or until the index
-   * changes.
+   * How much of `text` is cached, `limit` tokens at most. Default: what a request may take, which is all but its last
+   * token, or all of it where a value is kept at its end. Changes nothing. There is one hit: it is valid until the next
+   * match, or until the index changes.
    */
   match(domain: PrefixDomain, text: Int32Array, limit?: number): PrefixHit {
     this.#hit.find(domain, text, limit, this.#version);
@@ -188,9 +189,10 @@ export class PrefixIndex {
   }
 
   /**
-   * Opens a path along what `match` found: `path.length` tokens. The rows they fill are written into `rows`, which is `path.rows` from
-   * now on; the owner gives the rows behind, and copies into the first of them what `hit.tailRow` holds. From here on until release none of
-   * this text is evicted. Throws KV_INTERNAL when the index has changed since the match, unless that found nothing.
+   * Opens a path along what `match` found: `path.length` tokens. The rows they fill are written into `rows`, which is
+   * `path.rows` from now on; the owner gives the rows behind, and copies into the first of them what `hit.tailRow`
+   * holds. From here on until release none of this text is evicted. Throws KV_INTERNAL when the index has changed since
+   * the match, unless that found nothing.
    */
   open(hit: PrefixHit, options: PathOptions): PrefixPath {
     const { domain, node, tokens, value } = hit;
@@ -201,8 +203,8 @@ export class PrefixIndex {
   }
 
   /**
-   * The K and V of text[0, length) are valid and lie in `path.rows`. Tokens before `path.length` are not looked at. Rows of
-   * tokens that were not cached yet are held from now on. Nothing happens when the path is not stored.
+   * The K and V of text[0, length) are valid and lie in `path.rows`. Tokens before `path.length` are not looked at.
+   * Rows of tokens that were not cached yet are held from now on. Nothing happens when the path is not stored.
    */
   commit(path: PrefixPath, text: Int32Array, length: number): void {
     this.#change(path);
@@ -214,8 +216,8 @@ export class PrefixIndex {
   }
 
   /**
-   * The path takes back its tokens from `length` on. What no other sequence uses of them is not cached any more, except what
-   * was cached before the path came. Ask `isWritable` before tokens are written behind `length` in the same rows.
+   * The path takes back its tokens from `length` on. What no other sequence uses of them is not cached any more, except
+   * what was cached before the path came. Ask `isWritable` before tokens are written behind `length` in the same rows.
    */
   truncate(path: PrefixPath, length: number): void {
     this.#change(path);
@@ -233,7 +235,10 @@ export class PrefixIndex {
     return row === this.#nodes.tailRow[path.node] && path.length === this.#nodes.to[path.node];
   }
 
-  /** Another open path at the same place. The rows it can share are written into `rows`; the last, partial one it cannot. */
+  /**
+   * Another open path at the same place. The rows it can share are written into `rows`; the last, partial one it
+   * cannot.
+   */
   fork(path: PrefixPath, rows: Int32Array): PrefixPath {
     this.#change(path);
     return this.#paths.fork(path, rows);
@@ -256,7 +261,10 @@ export class PrefixIndex {
     return this.#pool.evict(rows);
   }
 
-  /** Writes leaves of which the policy lets any go now as a whole, in its order; returns how many. Valid until the index changes. */
+  /**
+   * Writes leaves of which the policy lets any go now as a whole, in its order; returns how many. Valid until the index
+   * changes.
+   */
   victims(leaves: Int32Array): number {
     return this.#pool.victims(leaves);
   }
@@ -275,9 +283,9 @@ export class PrefixIndex {
   }
 
   /**
-   * For want of memory: where an open path has rows of its own with the same tokens as cached ones that `isSpare` says no
-   * running sequence uses, its own are cached in their place, and those dropped; and paths pin no more rows than they need. What
-   * `isSpare` affirms can be evicted afterwards, or is dropped.
+   * For want of memory: where an open path has rows of its own with the same tokens as cached ones that `isSpare` says
+   * no running sequence uses, its own are cached in their place, and those dropped; and paths pin no more rows than
+   * they need. What `isSpare` affirms can be evicted afterwards, or is dropped.
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
     this.#version += 1;
@@ -291,8 +299,9 @@ export class PrefixIndex {
   }
 
   /**
-   * For want of memory: evicts the text that goes on in path.rows[index] behind `path.length`, so that the path can go on there.
-   * Returns whether it can; not where a running sequence needs that text. After `replaceDuplicates`, for which the row was spare.
+   * For want of memory: evicts the text that goes on in path.rows[index] behind `path.length`, so that the path can go
+   * on there. Returns whether it can; not where a running sequence needs that text. After `replaceDuplicates`, for
+   * which the row was spare.
    */
   claim(path: PrefixPath, index: number): boolean {
     this.splitAt(path);
@@ -328,11 +337,16 @@ export class PrefixIndex {
     this.#paths.leave(path);
   }
 
-  /** Drops what the scope says, as far as no open path has it: see `leave`. Text of other paths, and what other texts share, stays. */
+  /**
+   * Drops what the scope says, as far as no open path has it: see `leave`. Text of other paths, and what other texts
+   * share, stays.
+   */
   drop(scope: TextScope): void {
     this.#version += 1;
     if (scope.text !== undefined) this.#dropText(scope.text);
-    else for (const [root, domain] of [...this.#roots.entries()]) if (scope.has(domain)) this.#pool.clear(root, dropped);
+    else for (const [root, domain] of [
+      ...this.#roots.entries(),
+    ]) if (scope.has(domain)) this.#pool.clear(root, dropped);
   }
 
   /** Says why no more of `text` is cached than is. Changes nothing. */
@@ -342,9 +356,9 @@ export class PrefixIndex {
   }
 
   /**
-   * Keeps a value (last logits, say) at the end of what the path has committed, in place of the one there. It goes with any
-   * token of the text, or when there are too many. Returns whether it was kept: not when the path is not stored, or has no
-   * token.
+   * Keeps a value (last logits, say) at the end of what the path has committed, in place of the one there. It goes with
+   * any token of the text, or when there are too many. Returns whether it was kept: not when the path is not stored, or
+   * has no token.
    */
   keepValue(path: PrefixPath, value: unknown): boolean {
     this.#change(path);
@@ -353,8 +367,8 @@ export class PrefixIndex {
   }
 
   /**
-   * Calls `visit` with every piece of cached or announced text: an array that must not be kept, and the places [from, to)
-   * in it.
+   * Calls `visit` with every piece of cached or announced text: an array that must not be kept, and the places [from,
+   * to) in it.
    */
   forTexts(visit: (tokens: Int32Array, from: number, to: number) => void): void {
     this.#tree.forPieces(visit);
@@ -387,7 +401,10 @@ export class PrefixIndex {
     if (root >= 0) this.#pool.keepWithinBounds(this.#nodes.tenant[root]!);
   }
 
-  /** Drops a leaf's tokens behind `from`, counted from the start of its text, and behind those of open paths. False: there are none. */
+  /**
+   * Drops a leaf's tokens behind `from`, counted from the start of its text, and behind those of open paths. False:
+   * there are none.
+   */
   #cutBehind(leaf: number, from: number): boolean {
     const kept = Math.max(from, this.#paths.longestIn(leaf));
     if (kept >= this.#nodes.to[leaf]!) return false;
@@ -397,7 +414,9 @@ export class PrefixIndex {
 
   /** Something is about to change by this path: hits found before are not valid any more. */
   #change(path: PrefixPath): void {
-    if (!path.isOpen) throw createError('KV_INTERNAL', { problem: 'a path of the prefix index is used after its release' });
+    if (!path.isOpen) {
+      throw createError('KV_INTERNAL', { problem: 'a path of the prefix index is used after its release' });
+    }
     this.#version += 1;
   }
 }

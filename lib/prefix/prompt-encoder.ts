@@ -1,6 +1,7 @@
-// PromptEncoder: makes the text of a prompt as the prefix index compares it. A position that an image, another item or a
-// prompt embedding covers has no token that says what is there; it gets a negative number, which stands for the content.
-// Equal content gets equal numbers while the index has it. Numbers are names: no other content ever gets the same.
+// PromptEncoder: makes the text of a prompt as the prefix index compares it. A position that an image, another item or
+// a prompt embedding covers has no token that says what is there; it gets a negative number, which stands for the
+// content. Equal content gets equal numbers while the index has it. Numbers are names: no other content ever gets the
+// same.
 
 import { createHash } from 'node:crypto';
 import { isAnyArrayBuffer } from 'node:util/types';
@@ -12,7 +13,8 @@ import { bytesOf } from '../base/typed-arrays.js';
 const owner = 'PromptEncoder';
 
 /**
- * `item`: an image, sound or other content that an encoder turns into embeddings · `embedding`: embeddings given as such.
+ * `item`: an image, sound or other content that an encoder turns into embeddings · `embedding`: embeddings given as
+ * such.
  */
 export type PromptItemKind = 'item' | 'embedding';
 
@@ -25,14 +27,14 @@ export interface PromptItem {
   /** `item`: what an encoder computes from content with this hash. `embedding`: embeddings with this digest. */
   readonly kind: PromptItemKind;
   /**
-   * Hash of its content and of what its rows depend on besides (`contentHash`), long enough that different ones differ in it. Equal hashes of
-   * different kinds or lengths never meet.
+   * Hash of its content and of what its rows depend on besides (`contentHash`), long enough that different ones differ
+   * in it. Equal hashes of different kinds or lengths never meet.
    */
   readonly hash: string;
   /**
-   * Whether schedulers compute its tokens in one pass, for models in which they attend to each other: a step may be longer for it than
-   * `prefillTokensPerStep`. Where the start of it is cached, computed with all of it, the pass has the rest. Default: true for an
-   * `item`, false for an `embedding`.
+   * Whether schedulers compute its tokens in one pass, for models in which they attend to each other: a step may be
+   * longer for it than `prefillTokensPerStep`. Where the start of it is cached, computed with all of it, the pass has
+   * the rest. Default: true for an `item`, false for an `embedding`.
    */
   readonly indivisible?: boolean | undefined;
 }
@@ -43,7 +45,10 @@ export interface TextSource {
   forTexts(visit: (tokens: Int32Array, from: number, to: number) => void): void;
 }
 
-/** What the negative numbers in a text of the index stand for: 2n + 1 below 0 is where item n starts, 2n + 2 where it goes on. */
+/**
+ * What the negative numbers in a text of the index stand for: 2n + 1 below 0 is where item n starts, 2n + 2 where it
+ * goes on.
+ */
 export interface ItemNames {
   /** Name of item `number`, the same in every process for the same content; undefined when it has been forgotten. */
   nameOf(number: number): string | undefined;
@@ -88,8 +93,8 @@ export class PromptEncoder implements ItemNames {
 
   /**
    * The text of these tokens, of which items cover some; there the token may be anything (a placeholder). A new array.
-   * Throws KV_INVALID_OPTION for a token below 0 that no item covers, an item that covers none or too many positions, or
-   * two that overlap.
+   * Throws KV_INVALID_OPTION for a token below 0 that no item covers, an item that covers none or too many positions,
+   * or two that overlap.
    */
   encode(tokens: ArrayLike<number>, items: readonly PromptItem[] = []): Int32Array {
     const sorted = sortItems(owner, items, tokens.length);
@@ -138,8 +143,8 @@ export class PromptEncoder implements ItemNames {
   }
 
   /**
-   * Forgets the names that no text has. A text made before and committed later keeps its numbers, which then match no new
-   * one.
+   * Forgets the names that no text has. A text made before and committed later keeps its numbers, which then match no
+   * new one.
    */
   #sweep(): void {
     const found = new Set<number>();
@@ -157,8 +162,8 @@ export class PromptEncoder implements ItemNames {
 }
 
 /**
- * The items of a prompt as they stand in it. Throws KV_INVALID_OPTION for one that covers none or too many positions, and for two
- * that overlap.
+ * The items of a prompt as they stand in it. Throws KV_INVALID_OPTION for one that covers none or too many positions,
+ * and for two that overlap.
  */
 export function sortItems(owner: string, items: readonly PromptItem[], promptTokens: number): readonly PromptItem[] {
   const sorted = [...items].sort((a, b) => a.at - b.at);
@@ -186,19 +191,25 @@ function invalid(owner: string, option: string, expected: string, received: unkn
 }
 
 /**
- * SHA-256 of `content` as 64 hexadecimal digits: a `hash` for `EncoderCache` and for items of prompts, the same in every process. It hides
- * nothing that can be guessed: tenants and salts keep items apart, not their hashes. Throws KV_INVALID_OPTION.
+ * SHA-256 of `content` as 64 hexadecimal digits: a `hash` for `EncoderCache` and for items of prompts, the same in
+ * every process. It hides nothing that can be guessed: tenants and salts keep items apart, not their hashes. Throws
+ * KV_INVALID_OPTION.
  *
- * @param encoding How rows are made of it, where that can differ for equal bytes: the encoder and its revision, the resolution, the grid of
- *   patches, frames per second. Then the hash is another for each (SHA-512/256 of both). Default: the content alone tells.
+ * @param encoding How rows are made of it, where that can differ for equal bytes: the encoder and its revision, the
+ * resolution, the grid of
+ *   patches, frames per second. Then the hash is another for each (SHA-512/256 of both). Default: the content alone
+ *   tells.
  */
 export function contentHash(content: ArrayBufferView | ArrayBuffer, encoding?: string): string {
   const bytes = readBytes(content);
   if (encoding !== undefined) text(encoding, { owner: 'contentHash', option: 'encoding' });
   if (bytes !== undefined && encoding === undefined) return createHash('sha256').update(bytes).digest('hex');
-  if (bytes !== undefined) return createHash('sha512-256').update(createHash('sha256').update(bytes).digest()).update(encoding!).digest('hex');
+  if (bytes !== undefined) {
+    return createHash('sha512-256').update(createHash('sha256').update(bytes).digest()).update(encoding!).digest('hex');
+  }
   throw createError('KV_INVALID_OPTION', {
-    reason: 'type', owner: 'contentHash', option: 'content', expected: 'a typed array, a DataView or an ArrayBuffer that is not detached',
+    reason: 'type', owner: 'contentHash', option: 'content',
+    expected: 'a typed array, a DataView or an ArrayBuffer that is not detached',
     received: content,
   });
 }

@@ -1,13 +1,66 @@
-// RowLedger: which rows the index holds, and which tokens are in them. The whole rows of a path are a chain from its deepest row
-// upwards, so that a node needs to know only its last one; a row that is not full hangs on a leaf, as its tail. It decides nothing.
+// RowLedger: which rows the index holds, and which tokens are in them. The whole rows of a path are a chain from its
+// deepest row upwards, so that a node needs to know only its last one; a row that is not full hangs on a leaf, as its
+// tail. It decides nothing.
 //
-// Invariants: row r of a path is chained at the node that contains its last token; a row that straddles a branching point
-// exists once below each branch; only leaves have a tail; the tokens of a leaf that no path uses lie in its rows completely.
+// Invariants: row r of a path is chained at the node that contains its last token; a row that straddles a branching
+// point exists once below each branch; only leaves have a tail; the tokens of a leaf that no path uses lie in its rows
+// completely.
 
 import { createError } from '../base/errors.js';
-import { enlarged } from '../base/typed-arrays.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
-import { reasonNumber, type DroppedRows } from './dropped-rows.js';
+import { enlarged } from '../base/typed-arrays.js';
+
+// DroppedRows: the rows that a ledger stopped holding, each with its reason, until its caller has heard of them.
+
+/**
+ * `evicted`: room was asked for · `bound`: the pool had more than `poolRows` · `quota`: the tenant had more than its
+ * share · `replaced`: a row of the same tokens, a fuller one or a running sequence's, took its place · `truncated`: its
+ * sequence took the tokens back · `cleared`: by `clear` · `dropped`: by `drop`.
+ */
+export type DropReason = 'evicted' | 'bound' | 'quota' | 'replaced' | 'truncated' | 'cleared' | 'dropped';
+
+export const dropReasons: readonly DropReason[] =
+  ['evicted', 'bound', 'quota', 'replaced', 'truncated', 'cleared', 'dropped'];
+
+/**
+ * The rows that the index stopped holding since the caller last cleared this, once per hold, each with its reason.
+ * Every call of the index that can drop rows fills it. A row may have been taken again since it was dropped: it is free
+ * when no sequence maps it and `isHolding` denies it.
+ */
+export class DroppedRows {
+  #rows = new Int32Array(64);
+  #reasons = new Uint8Array(64);
+  /** How many there are. Read only. */
+  count = 0;
+
+  row(index: number): number {
+    return this.#rows[index]!;
+  }
+
+  reason(index: number): DropReason {
+    return dropReasons[this.#reasons[index]!]!;
+  }
+
+  clear(): void {
+    this.count = 0;
+  }
+
+  /** @internal */
+  add(row: number, reason: number): void {
+    if (this.count === this.#rows.length) {
+      this.#rows = enlarged(this.#rows, 2 * this.count);
+      this.#reasons = enlarged(this.#reasons, 2 * this.count);
+    }
+    this.#rows[this.count] = row;
+    this.#reasons[this.count] = reason;
+    this.count += 1;
+  }
+}
+
+/** Number of a reason, for the hot path. @internal */
+export function reasonNumber(reason: DropReason): number {
+  return dropReasons.indexOf(reason);
+}
 
 /** What it reads and writes of the nodes of a tree. */
 export interface LedgerNodes {
@@ -66,7 +119,9 @@ export class RowLedger {
     return Math.floor((rows * this.#rowUnits) / this.#tokenUnits);
   }
 
-  /** Tokens up to the end of the last row that the first `tokens` tokens touch, with the one that ends in the next row. */
+  /**
+   * Tokens up to the end of the last row that the first `tokens` tokens touch, with the one that ends in the next row.
+   */
   tokensToRowEnd(tokens: number): number {
     return Math.ceil((this.rowsFor(tokens) * this.#rowUnits) / this.#tokenUnits);
   }
@@ -114,8 +169,8 @@ export class RowLedger {
   }
 
   /**
-   * Writes where the path's first `tokens` tokens lie, which end in `node`. Returns false when the last of them lie in no row that the
-   * index holds; then only `wholeRows` is right.
+   * Writes where the path's first `tokens` tokens lie, which end in `node`. Returns false when the last of them lie in
+   * no row that the index holds; then only `wholeRows` is right.
    */
   locate(node: number, tokens: number, place: TextRows): boolean {
     place.wholeRows = this.wholeRows(tokens);
@@ -129,8 +184,9 @@ export class RowLedger {
   }
 
   /**
-   * A node at or below `node` whose rows have the last of the path's first `tokens` tokens, which end in `node` and fill
-   * their last row only partly: of any text that goes on from there. -1: those tokens lie in no row the index holds.
+   * A node at or below `node` whose rows have the last of the path's first `tokens` tokens, which end in `node` and
+   * fill their last row only partly: of any text that goes on from there. -1: those tokens lie in no row the index
+   * holds.
    */
   partialNode(node: number, tokens: number): number {
     const { parent, firstChild, nextSibling, tailRow, to } = this.#nodes;
@@ -178,25 +234,29 @@ export class RowLedger {
   }
 
   /**
-   * Throws KV_INTERNAL unless `table` has rows that can be attached for the tokens [from, to): known numbers, none held but
-   * `tail`.
+   * Throws KV_INTERNAL unless `table` has rows that can be attached for the tokens [from, to): known numbers, none held
+   * but `tail`.
    */
   check(from: number, to: number, table: Int32Array, tail: number): void {
     const end = this.rowsFor(to);
     for (let index = this.wholeRows(from); index < end; index += 1) {
       const row = table[index];
       if (row === undefined || row < 0) {
-        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens without a row for them', what: row, howMany: end });
+        throw createError('KV_INTERNAL', {
+          problem: 'a sequence commits tokens without a row for them', what: row, howMany: end,
+        });
       }
       if (row !== tail && this.isHolding(row)) {
-        throw createError('KV_INTERNAL', { problem: 'a sequence commits tokens in a row that the prefix index holds', what: row });
+        throw createError('KV_INTERNAL', {
+          problem: 'a sequence commits tokens in a row that the prefix index holds', what: row,
+        });
       }
     }
   }
 
   /**
-   * Attaches the rows of `table` for the node's tokens from `from` on, which it has just got; `tail` is the row that held
-   * the last of those before until now (its own, or its parent's), or -1.
+   * Attaches the rows of `table` for the node's tokens from `from` on, which it has just got; `tail` is the row that
+   * held the last of those before until now (its own, or its parent's), or -1.
    */
   attach(node: number, from: number, table: Int32Array, tail: number): void {
     const { to, lastRow, tailRow } = this.#nodes;
@@ -243,7 +303,9 @@ export class RowLedger {
     this.#isHeld.forEach((isHeld, row) => {
       if (isHeld === 1) this.#above[row] = nameOf(this.#above[row]!);
     });
-    for (let node = 0; node < nodes.end; node += 1) if (nodes.isUsed(node)) nodes.lastRow[node] = nameOf(nodes.lastRow[node]!);
+    for (let node = 0; node < nodes.end; node += 1) {
+      if (nodes.isUsed(node)) nodes.lastRow[node] = nameOf(nodes.lastRow[node]!);
+    }
   }
 
   /** Tokens of the leaf that lie in rows of the index; all of them when it has its tail. */
@@ -253,9 +315,9 @@ export class RowLedger {
   }
 
   /**
-   * Keeps the leaf's tokens before `tokens`, counted from the start of the text, with the rows they lie in, and drops its
-   * other rows. Returns where the leaf ends then; `from` of the leaf when nothing of it is left. The caller then shortens
-   * the node, or removes it.
+   * Keeps the leaf's tokens before `tokens`, counted from the start of the text, with the rows they lie in, and drops
+   * its other rows. Returns where the leaf ends then; `from` of the leaf when nothing of it is left. The caller then
+   * shortens the node, or removes it.
    */
   cut(leaf: number, tokens: number, reason: number): number {
     const { from, to, lastRow, tailRow } = this.#nodes;

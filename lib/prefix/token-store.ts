@@ -1,9 +1,10 @@
-// TokenStore: the tokens of every node, as runs. A run is a piece of text in a chain of pages taken from a few arrays, so that
-// comparing is a straight loop, nothing is left to the garbage collector, and cutting a run in two copies nothing: both
-// halves then share the page where they meet. Tokens stay where they are when the store grows, however many there are.
+// TokenStore: the tokens of every node, as runs. A run is a piece of text in a chain of pages taken from a few arrays,
+// so that comparing is a straight loop, nothing is left to the garbage collector, and cutting a run in two copies
+// nothing: both halves then share the page where they meet. Tokens stay where they are when the store grows, however
+// many there are.
 //
-// Invariants: a page has one user, or two when it holds the end of a run and the start of the one cut off behind it; a run
-// is lengthened only when no other run lies behind its end in its last page.
+// Invariants: a page has one user, or two when it holds the end of a run and the start of the one cut off behind it; a
+// run is lengthened only when no other run lies behind its end in its last page.
 
 import { enlarged } from '../base/typed-arrays.js';
 
@@ -69,7 +70,8 @@ export class TokenStore {
   }
 
   /**
-   * How many of the tokens of `source` in [start, start + count) equal the run's from `at`, until the first that does not.
+   * How many of the tokens of `source` in [start, start + count) equal the run's from `at`, until the first that does
+   * not.
    */
   agree(run: number, at: number, source: Int32Array, start: number, count: number): number {
     const limit = Math.min(count, this.#length[run]! - at);
@@ -118,7 +120,10 @@ export class TokenStore {
     }
   }
 
-  /** Cuts the first `tokens` off `lower` into `upper`, a new run; 0 < tokens < its length. Returns the token that `lower` starts with then. */
+  /**
+   * Cuts the first `tokens` off `lower` into `upper`, a new run; 0 < tokens < its length. Returns the token that
+   * `lower` starts with then.
+   */
   split(upper: number, lower: number, tokens: number): number {
     this.open(upper);
     const place = this.#offset[lower]! + tokens;
@@ -136,8 +141,8 @@ export class TokenStore {
   }
 
   /**
-   * Puts all of `upper` in front of `lower` and closes `upper`. Nothing else may lie behind `upper`. Copies only when they
-   * do not touch.
+   * Puts all of `upper` in front of `lower` and closes `upper`. Nothing else may lie behind `upper`. Copies only when
+   * they do not touch.
    */
   join(upper: number, lower: number): void {
     const end = this.#offset[upper]! + this.#length[upper]!;

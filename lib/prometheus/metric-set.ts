@@ -1,10 +1,12 @@
-// MetricSet: the metrics of all members (caches, schedulers) of one registry and prefix. Each scrape reads the values from the members;
-// nothing is counted in between. Members differ by their labels.
+// MetricSet: the metrics of all members (caches, schedulers) of one registry and prefix. Each scrape reads the values
+// from the members; nothing is counted in between. Members differ by their labels.
 
 import type { TimeHistogram } from '../index.js';
 import { invalid, type Metric, type MetricsRegister, type PromClient } from './metrics-options.js';
 
-/** A metric: its name, its meaning, and how it is read. Names follow Prometheus' rules: base units, `_total` for sums. */
+/**
+ * A metric: its name, its meaning, and how it is read. Names follow Prometheus' rules: base units, `_total` for sums.
+ */
 export interface MetricDefinition<S> {
   /** The name without the prefix. */
   readonly name: string;
@@ -52,7 +54,10 @@ export class MetricSet<T, S> {
       const { name, help, kind } = definition;
       const names = [...labelNames, ...definition.labels];
       if (kind === 'histogram') {
-        const metric = { name: prefix + name, help, type: kind, labelNames: names, get: () => this.#histogram(definition), reset: () => {} };
+        const metric = {
+          name: prefix + name, help, type: kind, labelNames: names, get: () => this.#histogram(definition),
+          reset: () => {},
+        };
         registry.registerMetric(metric as never);
         continue;
       }
@@ -63,12 +68,15 @@ export class MetricSet<T, S> {
     }
   }
 
-  /** Returns what removes it again. Throws KV_INVALID_OPTION where the labels are those of another, or have other names. */
+  /**
+   * Returns what removes it again. Throws KV_INVALID_OPTION where the labels are those of another, or have other names.
+   */
   add(member: MetricMember<T>): () => void {
     const { owner, labelNames } = this.#options;
     const names = Object.keys(member.labels);
     if (names.length !== labelNames.length || !names.every((name) => labelNames.includes(name))) {
-      const expected = labelNames.length === 0 ? 'left out, as for the one before' : `an object with the names ${labelNames.join(', ')}`;
+      const expected = labelNames.length === 0 ? 'left out, as for the one before'
+        : `an object with the names ${labelNames.join(', ')}`;
       throw invalid(owner, 'labels', expected, member.labels);
     }
     for (const other of this.#members) {
@@ -110,7 +118,9 @@ export class MetricSet<T, S> {
           values.push({ metricName: `${full}_bucket`, labels: { ...labels, le: String(boundMs / 1e3) }, value: below });
         });
         values.push({ metricName: `${full}_bucket`, labels: { ...labels, le: '+Inf' }, value: count });
-        values.push({ metricName: `${full}_sum`, labels, value: sumMs / 1e3 }, { metricName: `${full}_count`, labels, value: count });
+        values.push({ metricName: `${full}_sum`, labels, value: sumMs / 1e3 }, {
+          metricName: `${full}_count`, labels, value: count,
+        });
       }
     }
     return Promise.resolve({ name: full, help, type: 'histogram', values, aggregator: 'sum' });
@@ -130,7 +140,9 @@ export class MetricSet<T, S> {
 
 /** The member's labels, and those of one value. */
 function labelled(own: Labels, names: readonly string[], values: readonly string[]): Labels {
-  return names.length === 0 ? own : { ...own, ...Object.fromEntries(names.map((name, index) => [name, values[index]!])) };
+  return names.length === 0
+    ? own
+    : { ...own, ...Object.fromEntries(names.map((name, index) => [name, values[index]!])) };
 }
 
 type One<S> = (sample: S) => number;
@@ -140,11 +152,24 @@ type Several<S> = (sample: S) => Readonly<Record<string, number>>;
 export function metricsOf<S>() {
   const one = (kind: 'gauge' | 'counter') => (name: string, help: string, value: One<S>): MetricDefinition<S> =>
     ({ name, help, kind, labels: [], read: (sample) => [[value(sample)]] });
-  const several = (kind: 'gauge' | 'counter') => (name: string, label: string, help: string, values: Several<S>): MetricDefinition<S> =>
-    ({ name, help, kind, labels: [label], read: (sample) => Object.entries(values(sample)).map(([key, value]) => [value, key] as const) });
+  const several = (
+    kind: 'gauge' | 'counter',
+  ) => (name: string, label: string, help: string, values: Several<S>): MetricDefinition<S> =>
+    ({
+      name, help, kind, labels: [label],
+      read: (sample) => Object.entries(values(sample)).map(([key, value]) => [value, key] as const),
+    });
   const histogram = (name: string, help: string, times: (sample: S) => TimeHistogram): MetricDefinition<S> =>
     ({ name, help, kind: 'histogram', labels: [], read: () => [], times: (sample) => [[times(sample)]] });
-  const histograms = (name: string, label: string, help: string, times: (sample: S) => Readonly<Record<string, TimeHistogram>>): MetricDefinition<S> =>
-    ({ name, help, kind: 'histogram', labels: [label], read: () => [], times: (sample) => Object.entries(times(sample)).map(([key, value]) => [value, key] as const) });
-  return { gauge: one('gauge'), gauges: several('gauge'), counter: one('counter'), counters: several('counter'), histogram, histograms };
+  const histograms = (
+    name: string, label: string, help: string, times: (sample: S) => Readonly<Record<string, TimeHistogram>>,
+  ): MetricDefinition<S> =>
+    ({
+      name, help, kind: 'histogram', labels: [label], read: () => [],
+      times: (sample) => Object.entries(times(sample)).map(([key, value]) => [value, key] as const),
+    });
+  return {
+    gauge: one('gauge'), gauges: several('gauge'), counter: one('counter'), counters: several('counter'), histogram,
+    histograms,
+  };
 }

@@ -1,4 +1,5 @@
-// MetricsOptions: the options of all metrics, and the part of prom-client that is used. prom-client is loaded when metrics are registered.
+// MetricsOptions: the options of all metrics, and the part of prom-client that is used. prom-client is loaded when
+// metrics are registered.
 
 import { createError } from '../base/errors.js';
 import { readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
@@ -17,7 +18,10 @@ export interface MetricsOptions {
   readonly register?: MetricsRegister | undefined;
   /** The start of every metric's name. Default `virtual_kv_`. */
   readonly prefix?: string | undefined;
-  /** Labels of this cache in every metric. All caches of one registry and prefix need the same label names. Default: none. */
+  /**
+   * Labels of this cache in every metric. All caches of one registry and prefix need the same label names. Default:
+   * none.
+   */
   readonly labels?: Readonly<Record<string, string>> | undefined;
 }
 
@@ -69,9 +73,14 @@ function labels(taken: readonly (string | undefined)[]): Field<Readonly<Record<s
   };
 }
 
-/** Checked options with defaults; `taken`: labels of the metrics themselves. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+/**
+ * Checked options with defaults; `taken`: labels of the metrics themselves. Throws KV_UNKNOWN_OPTION and
+ * KV_INVALID_OPTION.
+ */
 export function readMetricsOptions(owner: string, options: MetricsOptions, taken: readonly (string | undefined)[]) {
-  return readOptions(owner, options, { register, prefix: withDefault(text, 'virtual_kv_'), labels: withDefault(labels(taken), {}) });
+  return readOptions(owner, options, {
+    register, prefix: withDefault(text, 'virtual_kv_'), labels: withDefault(labels(taken), {}),
+  });
 }
 
 /** Throws KV_DEPENDENCY_MISSING. */
@@ -82,7 +91,8 @@ export function loadClient(load: (name: string) => unknown): PromClient {
     throw Object.assign(new Error('The loaded module has no Gauge or no Counter.'), { code: 'MODULE_NOT_FOUND' });
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException | undefined)?.code !== 'MODULE_NOT_FOUND') throw cause;
-    throw createError('KV_DEPENDENCY_MISSING', { dependency: 'prom-client', purpose: 'registering metrics' }, { cause });
+    throw createError(
+      'KV_DEPENDENCY_MISSING', { dependency: 'prom-client', purpose: 'registering metrics' }, { cause });
   }
 }
 

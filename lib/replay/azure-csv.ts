@@ -1,6 +1,6 @@
-// The Azure LLM inference trace: a CSV of TIMESTAMP, ContextTokens, GeneratedTokens (2023 and 2024 releases), one request a
-// line. Columns are found by their names, in any order and case; further columns are ignored. Yields requests, or what is wrong
-// with a line, and decides nothing about it.
+// The Azure LLM inference trace: a CSV of TIMESTAMP, ContextTokens, GeneratedTokens (2023 and 2024 releases), one
+// request a line. Columns are found by their names, in any order and case; further columns are ignored. Yields
+// requests, or what is wrong with a line, and decides nothing about it.
 
 import { csvFields, linesOf } from './trace-lines.js';
 import { LineProblem, timestampField, tokensField, type ParsedLine } from './trace-request.js';
@@ -18,7 +18,8 @@ export async function* readAzureCsv(chunks: AsyncIterable<Buffer>): AsyncGenerat
   let line = 0;
   for await (const text of linesOf(chunks, MAX_LINE_CHARACTERS)) {
     line += 1;
-    const fields = text.length > MAX_LINE_CHARACTERS ? `it is longer than ${MAX_LINE_CHARACTERS} characters` : csvFields(text);
+    const fields =
+      text.length > MAX_LINE_CHARACTERS ? `it is longer than ${MAX_LINE_CHARACTERS} characters` : csvFields(text);
     if (typeof fields === 'string') {
       yield { line, problem: fields, isFatal: true };
       return;

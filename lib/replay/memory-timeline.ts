@@ -1,15 +1,20 @@
-// MemoryTimeline: how much memory a run held as it went on, and its peak. Bounded: time is divided into at most POINTS equal
-// buckets, each of which keeps the largest of its samples; when the run outgrows them, neighbours are joined and every bucket is
-// twice as long. So a run of any length has a useful number of points, and no peak is lost.
+// MemoryTimeline: how much memory a run held as it went on, and its peak. Bounded: time is divided into at most POINTS
+// equal buckets, each of which keeps the largest of its samples; when the run outgrows them, neighbours are joined and
+// every bucket is twice as long. So a run of any length has a useful number of points, and no peak is lost.
 
 export interface MemorySample {
   /** Physical memory that the pool holds: the next field, and what is kept mapped or free for the next requests. */
   readonly poolBytes: number;
   /** Physical memory mapped for running sequences, which no other sequence could get. */
   readonly mappedBytes: number;
-  /** Memory of valid tokens, in all tensors; of those that sequences share, once for each: it may be more than is mapped. */
+  /**
+   * Memory of valid tokens, in all tensors; of those that sequences share, once for each: it may be more than is
+   * mapped.
+   */
   readonly usedBytes: number;
-  /** What a paged cache with blocks of PAGED_BLOCK_TOKENS tokens, sharing nothing, would hold for the same sequences. */
+  /**
+   * What a paged cache with blocks of PAGED_BLOCK_TOKENS tokens, sharing nothing, would hold for the same sequences.
+   */
   readonly pagedBytes: number;
 }
 
@@ -25,7 +30,8 @@ export const PAGED_BLOCK_TOKENS = 16;
 export const NO_MEMORY: MemorySample = { poolBytes: 0, mappedBytes: 0, usedBytes: 0, pagedBytes: 0 };
 
 const POINTS = 1024;
-const FIELDS = ['poolBytes', 'mappedBytes', 'usedBytes', 'pagedBytes'] as const satisfies readonly (keyof MemorySample)[];
+const FIELDS =
+  ['poolBytes', 'mappedBytes', 'usedBytes', 'pagedBytes'] as const satisfies readonly (keyof MemorySample)[];
 
 export class MemoryTimeline {
   /** By field, one value per bucket. */

@@ -1,10 +1,12 @@
-// The Mooncake trace: one JSON object a line, {timestamp (ms), input_length, output_length, hash_ids (one for each block of
-// 512 prompt tokens, optional)}; other fields are ignored. Yields requests, or what is wrong with a line, and decides
-// nothing about it.
+// The Mooncake trace: one JSON object a line, {timestamp (ms), input_length, output_length, hash_ids (one for each
+// block of 512 prompt tokens, optional)}; other fields are ignored. Yields requests, or what is wrong with a line, and
+// decides nothing about it.
 
 import { formatCount } from '../base/format.js';
 import { linesOf } from './trace-lines.js';
-import { HASH_BLOCK_TOKENS, LineProblem, quoted, tokensField, type ParsedLine, type TraceRequest } from './trace-request.js';
+import {
+  HASH_BLOCK_TOKENS, LineProblem, quoted, tokensField, type ParsedLine, type TraceRequest,
+} from './trace-request.js';
 
 const MAX_LINE_CHARACTERS = 16 * 2 ** 20;
 

@@ -1,6 +1,6 @@
-// ReplayLoop: takes requests from a trace as they arrive, steps the scheduler until all are done, and records the memory of every
-// step. It keeps the replay's clock, and gives the event loop a turn every few milliseconds, so that a signal, a progress bar and
-// the reading of the trace go on. It owns nothing that must be closed.
+// ReplayLoop: takes requests from a trace as they arrive, steps the scheduler until all are done, and records the
+// memory of every step. It keeps the replay's clock, and gives the event loop a turn every few milliseconds, so that a
+// signal, a progress bar and the reading of the trace go on. It owns nothing that must be closed.
 
 import { setImmediate } from 'node:timers/promises';
 
@@ -10,7 +10,9 @@ import type { RequestFeed } from './request-feed.js';
 import type { TraceRequest } from './trace-request.js';
 
 export const arrivalModes = ['saturate', 'trace'] as const;
-/** `saturate`: a request arrives as soon as there is room for it. `trace`: at its time, on a clock of `stepMs` a step. */
+/**
+ * `saturate`: a request arrives as soon as there is room for it. `trace`: at its time, on a clock of `stepMs` a step.
+ */
 export type ArrivalMode = (typeof arrivalModes)[number];
 
 export interface ReplayProgress {
@@ -67,7 +69,10 @@ export class ReplayLoop {
     return this.#refusals['too-long'] + this.#refusals['too-large'];
   }
 
-  /** Runs to the end of the trace, or to the signal. Returns whether it was interrupted; then sequences are left running. */
+  /**
+   * Runs to the end of the trace, or to the signal. Returns whether it was interrupted; then sequences are left
+   * running.
+   */
   async run(): Promise<boolean> {
     const { feed, scheduler, arrivals, stepMs, measure, signal, onProgress } = this.#options;
     const record = (): void => {
@@ -120,6 +125,9 @@ export class ReplayLoop {
     const doneShare = doneRequests / Math.max(1, feed.takenRequests);
     // Never backwards: the trace's length may be an estimate, and products of shares round either way.
     if (feed.fraction !== undefined) this.#fraction = Math.max(this.#fraction ?? 0, feed.fraction * doneShare);
-    return { fraction: this.#fraction, completedRequests, runningRequests: scheduler.runningRequests, steps, memory: this.#memory };
+    return {
+      fraction: this.#fraction, completedRequests, runningRequests: scheduler.runningRequests, steps,
+      memory: this.#memory,
+    };
   }
 }

@@ -1,6 +1,7 @@
-// ReplayScheduler: the requests of a trace through the batching loop that the package ships, with an engine that writes and verifies
-// test patterns. It counts what became of their tokens, and times the cache in each step. In order of arrival; no request waits for
-// another's prompt, so that a replay finds in the prefix cache what earlier steps have left there.
+// ReplayScheduler: the requests of a trace through the batching loop that the package ships, with an engine that writes
+// and verifies test patterns. It counts what became of their tokens, and times the cache in each step. In order of
+// arrival; no request waits for another's prompt, so that a replay finds in the prefix cache what earlier steps have
+// left there.
 
 import { createError } from '../base/errors.js';
 import type { KvCache, Promotion, Sequence } from '../index.js';
@@ -74,7 +75,9 @@ export class ReplayScheduler {
   #error: Error | undefined;
   #onCommit = (): void => {};
 
-  constructor({ cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes = false, tiers, seed = 1 }: ReplaySchedulerOptions) {
+  constructor({
+    cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes = false, tiers, seed = 1,
+  }: ReplaySchedulerOptions) {
     this.maxBatch = maxBatch;
     this.#sharesPrefixes = sharesPrefixes;
     this.#seed = seed;
@@ -131,7 +134,8 @@ export class ReplayScheduler {
     this.#ownId -= text?.ownIds ?? 0;
     const tokens = text?.tokens(promptTokens) ?? this.#blank.subarray(0, promptTokens);
     const caching = this.#sharesPrefixes ? 'read-write' : 'off';
-    const read = readRequest('ReplayScheduler', { tokens, caching, maxNewTokens: Math.max(1, outputTokens) }, this.#served);
+    const read =
+      readRequest('ReplayScheduler', { tokens, caching, maxNewTokens: Math.max(1, outputTokens) }, this.#served);
     this.#arrivals += 1;
     const generation: Generation = new Generation({
       cache: this.#served.cache, request: read, arrival: this.#arrivals, nowMs: 0,
@@ -142,8 +146,9 @@ export class ReplayScheduler {
   }
 
   /**
-   * Runs one step, `onCommit` after its commit, while completed sequences still hold their memory; does nothing when idle. Rejects
-   * with the first error of a request, or of the step. `at`: the time by which tiers' hits are told. Default: the step.
+   * Runs one step, `onCommit` after its commit, while completed sequences still hold their memory; does nothing when
+   * idle. Rejects with the first error of a request, or of the step. `at`: the time by which tiers' hits are told.
+   * Default: the step.
    */
   async step(onCommit = (): void => {}, at = this.totals.steps): Promise<void> {
     const { steps } = this.totals;
@@ -162,7 +167,9 @@ export class ReplayScheduler {
   }
 
   /** Counts what becomes of a request. */
-  #listener(request: TraceRequest, text: RequestText | undefined, promotion: () => Promotion | undefined): GenerationListener {
+  #listener(
+    request: TraceRequest, text: RequestText | undefined, promotion: () => Promotion | undefined,
+  ): GenerationListener {
     const { totals } = this;
     let cachedBy: Sequence['cachedBy'] | undefined;
     let lostTokens = 0;
@@ -205,7 +212,10 @@ export class ReplayScheduler {
 const BUCKETS_PER_OCTAVE = 32;
 const OCTAVES = 40;
 
-/** How long the steps of a run took, as percentiles within 3.2 %, from 1 ns to 18 minutes; the maximum is exact. Recording allocates nothing. */
+/**
+ * How long the steps of a run took, as percentiles within 3.2 %, from 1 ns to 18 minutes; the maximum is exact.
+ * Recording allocates nothing.
+ */
 export class StepTimes {
   readonly #buckets = new Float64Array(OCTAVES * BUCKETS_PER_OCTAVE);
   #steps = 0;

@@ -1,5 +1,6 @@
-// ReplayTiers: the tiers below a replay's device: where its prompts came from, what that was worth, and how promotions ended. The engine of
-// a replay computes nothing, so the time of computing is that of an engine of a given speed; the time of loading is measured.
+// ReplayTiers: the tiers below a replay's device: where its prompts came from, what that was worth, and how promotions
+// ended. The engine of a replay computes nothing, so the time of computing is that of an engine of a given speed; the
+// time of loading is measured.
 
 import type { KvCache, Promotion, Tier } from '../index.js';
 import { promptSource } from '../serving/serving-times.js';
@@ -11,7 +12,9 @@ export interface TiersResult {
   readonly prefillTokensPerSecond: number;
   /** Prompt tokens by where they came from: `computed`, `device`, and the tiers. */
   readonly promptTokensBy: Readonly<Record<string, number>>;
-  /** Loading as measured and computing at that speed, without waiting for a slot, by what most of the prompt came from. */
+  /**
+   * Loading as measured and computing at that speed, without waiting for a slot, by what most of the prompt came from.
+   */
   readonly firstTokenMsBy: Readonly<Record<string, FirstTokenTimes>>;
   /** How promotions ended that tiers had something for. */
   readonly promotions: Readonly<Record<string, number>>;
@@ -58,7 +61,8 @@ export class ReplayTiers {
     }
     tokensBy['device'] = left;
     this.timeline.record(at, tokensBy);
-    this.timeline.firstToken(promptSource(prompt), (promotion?.milliseconds ?? 0) + (promptTokens - cachedTokens) / this.tokensPerMs);
+    this.timeline.firstToken(
+      promptSource(prompt), (promotion?.milliseconds ?? 0) + (promptTokens - cachedTokens) / this.tokensPerMs);
   }
 
   /** All finished text has been offered: a replay's engine computes nothing in which that could go on. */
@@ -69,9 +73,12 @@ export class ReplayTiers {
   result(): TiersResult {
     const { tiers, promotions, droppedTexts } = this.#cache.prefixes.tiers!.metrics();
     return {
-      prefillTokensPerSecond: this.tokensPerMs * 1e3, promptTokensBy: this.timeline.totals(), firstTokenMsBy: this.timeline.firstTokenTimes(),
+      prefillTokensPerSecond: this.tokensPerMs * 1e3, promptTokensBy: this.timeline.totals(),
+      firstTokenMsBy: this.timeline.firstTokenTimes(),
       promotions, droppedTexts,
-      tiers: tiers.map(({ name, capacityBytes = null, bytes, storedBytes, promotedTokens, evictedBlocks, damagedBlocks }) =>
+      tiers: tiers.map(({
+        name, capacityBytes = null, bytes, storedBytes, promotedTokens, evictedBlocks, damagedBlocks,
+      }) =>
         ({ name, capacityBytes, bytes, storedBytes, promotedTokens, evictedBlocks, damagedBlocks })),
     };
   }

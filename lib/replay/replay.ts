@@ -1,7 +1,11 @@
-// replay(): runs a trace through a KvCache on real mapped memory, and returns what that took and whether every byte was right. It
-// opens a driver, a pool and a cache of its own, closes them in any case, and counts the pages that were not returned.
+// replay(): runs a trace through a KvCache on real mapped memory, and returns what that took and whether every byte was
+// right. It opens a driver, a pool and a cache of its own, closes them in any case, and counts the pages that were not
+// returned.
 
-import { KvCache, layoutKinds, PagePool, type Driver, type DriverChoice, type Layout, type LayoutKind, type ModelShape, type Tier } from '../index.js';
+import {
+  KvCache, layoutKinds, PagePool, type Driver, type DriverChoice, type Layout, type LayoutKind, type ModelShape,
+  type Tier,
+} from '../index.js';
 import { driverField, openDriver } from '../device/driver.js';
 import { evictionPolicies, evictionPolicyNames, type EvictionPolicyName } from '../prefix/index.js';
 import { createError } from '../base/errors.js';
@@ -46,7 +50,10 @@ export interface ReplayOptions {
   readonly poolRows?: number | undefined;
   /** What is below the device, the fastest first, closed at the end. Needs `prefixCache: 'on'`. Default: nothing. */
   readonly tiers?: readonly Tier[] | undefined;
-  /** Prompt tokens a second that the engine is taken to compute, above 0, which loading from tiers is compared with. Default 10,000. */
+  /**
+   * Prompt tokens a second that the engine is taken to compute, above 0, which loading from tiers is compared with.
+   * Default 10,000.
+   */
   readonly prefillTokensPerSecond?: number | undefined;
   /** Whether requests end after their prefill, without an answer. Default false. */
   readonly promptOnly?: boolean | undefined;
@@ -106,8 +113,9 @@ const spec = {
 type Settings = ReturnType<typeof readOptions<typeof spec>>;
 
 /**
- * Replays a trace. Resolves also when it was stopped by its signal (`interrupted`), and when memory was not as it should be
- * (`mismatches`, `leakedPages`: see `isSound`). Rejects with the error of a broken trace, of options, or of the driver.
+ * Replays a trace. Resolves also when it was stopped by its signal (`interrupted`), and when memory was not as it
+ * should be (`mismatches`, `leakedPages`: see `isSound`). Rejects with the error of a broken trace, of options, or of
+ * the driver.
  */
 export async function replay(options: ReplayOptions): Promise<Replay> {
   const settings = readOptions('replay', options, spec);
@@ -129,14 +137,19 @@ export async function replay(options: ReplayOptions): Promise<Replay> {
 }
 
 async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Promise<Replay> {
-  const { trace, model, maxTokens, maxBatch, prefillTokensPerStep, verify, arrivals, stepMs, limit, seed, signal } = settings;
+  const { trace, model, maxTokens, maxBatch, prefillTokensPerStep, verify, arrivals, stepMs, limit, seed, signal } =
+    settings;
   const { policy, poolRows, promptOnly, tiers } = settings;
   const sharesPrefixes = settings.prefixCache === 'on';
   if (tiers.length > 0 && !sharesPrefixes) {
-    throw createError('KV_INVALID_OPTION', { reason: 'range', owner: 'replay', option: 'tiers', expected: "left out with prefixCache: 'off'", received: tiers.length });
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'replay', option: 'tiers', expected: "left out with prefixCache: 'off'",
+      received: tiers.length,
+    });
   }
   // What is stamped depends on these, and a later replay may find it in a tier.
-  const modelId = `replay ${JSON.stringify([seed, verify, ...verify === 'sampled' ? [settings.layout, pool.pageBytes] : []])}`;
+  const modelId =
+    `replay ${JSON.stringify([seed, verify, ...verify === 'sampled' ? [settings.layout, pool.pageBytes] : []])}`;
   const prefixCache = sharesPrefixes ? { policy: evictionPolicies[policy](), poolRows, tiers, modelId } : 'off';
   const startMs = performance.now();
   const cache = new KvCache({ model, slots: maxBatch, maxTokens, pool, layout: settings.layout, prefixCache });
@@ -146,7 +159,9 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     const below = cache.prefixes.tiers === undefined ? undefined
       : new ReplayTiers(cache, tiers, settings.prefillTokensPerSecond, arrivals === 'trace' ? stepMs : 1);
     const verification = new Verification({ cache, mode: verify, layout, seed });
-    const scheduler = new ReplayScheduler({ cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes, seed, tiers: below });
+    const scheduler = new ReplayScheduler({
+      cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes, seed, tiers: below,
+    });
     const feed = new RequestFeed({ trace, ahead: maxBatch, limit, promptOnly, signal });
     const loop = new ReplayLoop({
       feed, scheduler, arrivals, stepMs, signal, onProgress: settings.onProgress,

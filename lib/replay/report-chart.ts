@@ -1,6 +1,6 @@
-// The chart of a report: memory over time as a Vega-Lite specification. A static reservation is tens of times what is mapped,
-// so the memory axis is broken: linear from zero to above the peak, then a gap, then one line for the reservation, at its
-// own tick. Data in, a plain object out; the report draws it.
+// The chart of a report: memory over time as a Vega-Lite specification. A static reservation is tens of times what is
+// mapped, so the memory axis is broken: linear from zero to above the peak, then a gap, then one line for the
+// reservation, at its own tick. Data in, a plain object out; the report draws it.
 
 import { formatBytes, formatNumber } from '../base/format.js';
 import type { Replay, ReplayResult } from './result.js';
@@ -55,7 +55,9 @@ export interface Axis {
   readonly end: number;
 }
 
-export function chartOf({ result, timeline, arrivals }: Replay, { width, height, ticks, legendColumns }: ChartSize = chartSizes.wide): Spec {
+export function chartOf(
+  { result, timeline, arrivals }: Replay, { width, height, ticks, legendColumns }: ChartSize = chartSizes.wide,
+): Spec {
   const memory = memoryAxis(Math.max(result.peakPoolBytes, 1));
   const end = Math.max(1, timeline.at(-1)?.at ?? 1);
   const time = axisOfTime(arrivals, end, ticks);
@@ -81,7 +83,8 @@ export function chartOf({ result, timeline, arrivals }: Replay, { width, height,
         type: 'quantitative', scale: { domain: [0, memory.end * BREAK.end], nice: false },
         axis: {
           title: null, values: [...memory.ticks, memory.end * BREAK.line], domain: false,
-          labelExpr: `datum.value > ${memory.end} ? '${formatBytes(result.staticBytes)}' : datum.label + ' ${memory.name}'`,
+          labelExpr:
+            `datum.value > ${memory.end} ? '${formatBytes(result.staticBytes)}' : datum.label + ' ${memory.name}'`,
         },
       },
       color: {
@@ -142,7 +145,8 @@ function memoryAxis(peakBytes: number): Axis {
 export function timeUnitOf(arrivals: Replay['arrivals'], end: number): Pick<Axis, 'unit' | 'name'> {
   if (arrivals !== 'trace') return { unit: 1, name: 'forward passes' };
   if (end < 180_000) return { unit: 1_000, name: 'seconds of the trace' };
-  return end < 10_800_000 ? { unit: 60_000, name: 'minutes of the trace' } : { unit: 3_600_000, name: 'hours of the trace' };
+  return end < 10_800_000 ? { unit: 60_000, name: 'minutes of the trace' }
+    : { unit: 3_600_000, name: 'hours of the trace' };
 }
 
 /** Of what `at` is: steps, or the trace's time in ms. */

@@ -1,6 +1,6 @@
-// What a report's chart says where the pointer is, or a finger has tapped: the moment and its numbers, in a box that CSS alone shows. The
-// page needs no script for it. A tap gives the focus, since not every browser of a phone takes it for hovering. Coordinates are those of the
-// plot that the chart was drawn in.
+// What a report's chart says where the pointer is, or a finger has tapped: the moment and its numbers, in a box that
+// CSS alone shows. The page needs no script for it. A tap gives the focus, since not every browser of a phone takes it
+// for hovering. Coordinates are those of the plot that the chart was drawn in.
 
 import { formatBytes, formatNumber } from '../base/format.js';
 import { chartColours, timeUnitOf, type ChartSize } from './report-chart.js';
@@ -15,7 +15,10 @@ export const hoverStyles = {
 const boxWidth = 158;
 const lineHeight = 17;
 
-/** Slices over the plot, with their boxes, as SVG. `svg`: the chart, which says where its plot is. Empty without a timeline. */
+/**
+ * Slices over the plot, with their boxes, as SVG. `svg`: the chart, which says where its plot is. Empty without a
+ * timeline.
+ */
 export function hoverOf({ timeline, arrivals }: Replay, svg: string, { width, height, slices }: ChartSize): string {
   const origin = /<g[^>]*transform="translate\(([\d.]+),([\d.]+)\)"/.exec(svg);
   const end = Math.max(1, timeline.at(-1)?.at ?? 1);
@@ -27,8 +30,10 @@ export function hoverOf({ timeline, arrivals }: Replay, svg: string, { width, he
     while (at + 1 < timeline.length && timeline[at + 1]!.at <= middle * end) at += 1;
     const { poolBytes, mappedBytes, usedBytes } = timeline[at]!;
     const lines = [
-      [chartColours.ink, `${formatNumber(middle * end / unit.unit, unit.unit === 1 ? 0 : 1)} ${unit.name}`], [chartColours.faint, `in the pool ${formatBytes(poolBytes)}`],
-      [chartColours.mapped, `mapped ${formatBytes(mappedBytes)}`], [chartColours.used, `used ${formatBytes(usedBytes)}`],
+      [chartColours.ink, `${formatNumber(middle * end / unit.unit, unit.unit === 1 ? 0 : 1)} ${unit.name}`],
+      [chartColours.faint, `in the pool ${formatBytes(poolBytes)}`],
+      [chartColours.mapped, `mapped ${formatBytes(mappedBytes)}`],
+      [chartColours.used, `used ${formatBytes(usedBytes)}`],
     ] as const;
     const x = middle * width;
     const left = x > width / 2 ? Math.max(0, x - boxWidth - 8) : Math.min(width - boxWidth, x + 8);

@@ -77,7 +77,8 @@ function rowOf({ name, value }: Fact): string {
 }
 
 function escaped(text: string): string {
-  const entities: Readonly<Record<string, string>> = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
+  const entities: Readonly<Record<string, string>> =
+    { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
   return printable(text).replace(/[&<>"']/g, (character) => entities[character]!);
 }
 

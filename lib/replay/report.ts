@@ -1,6 +1,6 @@
-// The report of a replay: the chart of memory over time, and with tiers those of where prompts came from, as an SVG, or as an HTML page with
-// the summary beside them, complete in one file, readable in the light and in the dark. Vega and Vega-Lite draw it; they are optional dependencies, loaded when a
-// report is asked for.
+// The report of a replay: the chart of memory over time, and with tiers those of where prompts came from, as an SVG, or
+// as an HTML page with the summary beside them, complete in one file, readable in the light and in the dark. Vega and
+// Vega-Lite draw it; they are optional dependencies, loaded when a report is asked for.
 
 import { writeFile } from 'node:fs/promises';
 
@@ -15,7 +15,9 @@ import type { Replay } from './result.js';
 /** The part of Vega that is used; its own types need those of a browser. */
 interface Vega {
   parse(spec: unknown): unknown;
-  View: new (runtime: unknown, options: { readonly renderer: 'none' }) => { toSVG(): Promise<string>; finalize(): void };
+  View: new (
+    runtime: unknown, options: { readonly renderer: 'none' },
+  ) => { toSVG(): Promise<string>; finalize(): void };
 }
 
 interface VegaLite {
@@ -60,14 +62,19 @@ export class Reporter {
   async render(replay: Replay, format: ReportFormat): Promise<string> {
     const tiers = tierChartsOf(replay);
     const { result } = replay;
-    const title = `Memory over time: ${formatBytes(result.peakPhysicalBytes)} mapped at most, ${formatBytes(result.staticBytes)} in a static reservation`;
-    const memory = (size: ChartSize): Promise<string> => this.#draw(chartOf(replay, size), title, format, (svg) => hoverOf(replay, svg, size));
-    if (format === 'svg') return tiers === undefined ? memory(chartSizes.wide) : this.#draw(below([chartOf(replay), tiers.hits, tiers.firstToken]), title, format);
+    const title =
+      `Memory over time: ${formatBytes(result.peakPhysicalBytes)} mapped at most, ${formatBytes(result.staticBytes)} in a static reservation`;
+    const memory = (
+      size: ChartSize,
+    ): Promise<string> => this.#draw(chartOf(replay, size), title, format, (svg) => hoverOf(replay, svg, size));
+    if (format === 'svg') return tiers === undefined ? memory(chartSizes.wide)
+      : this.#draw(below([chartOf(replay), tiers.hits, tiers.firstToken]), title, format);
     return reportPage(result, {
       memory: await memory(chartSizes.wide), narrow: await memory(chartSizes.narrow),
       tiers: tiers === undefined ? undefined : {
         hits: await this.#draw(tiers.hits, 'Where prompts came from, over time', format),
-        firstToken: await this.#draw(tiers.firstToken, 'Time to the first token, by where most of the prompt came from', format),
+        firstToken: await this.#draw(
+          tiers.firstToken, 'Time to the first token, by where most of the prompt came from', format),
       },
     });
   }
@@ -78,7 +85,10 @@ export class Reporter {
   }
 
   /** `hover`: what is drawn over the chart, of which it gets the SVG. */
-  async #draw(spec: Readonly<Record<string, unknown>>, title: string, format: ReportFormat, hover: (svg: string) => string = () => ''): Promise<string> {
+  async #draw(
+    spec: Readonly<Record<string, unknown>>, title: string, format: ReportFormat,
+    hover: (svg: string) => string = () => '',
+  ): Promise<string> {
     const view = new this.#vega.View(this.#vega.parse(this.#vegaLite.compile(spec).spec), { renderer: 'none' });
     try {
       const svg = shortPaths(await view.toSVG());
@@ -89,7 +99,9 @@ export class Reporter {
   }
 }
 
-/** Paths of straight lines in a third of their bytes: to a tenth of a pixel, and steps as horizontal and vertical lines. */
+/**
+ * Paths of straight lines in a third of their bytes: to a tenth of a pixel, and steps as horizontal and vertical lines.
+ */
 export function shortPaths(svg: string): string {
   return svg.replace(/ d="(M[^"A-KN-Ya-z]*)"/g, (whole: string, path: string) => {
     const corners = [...path.matchAll(/([MLZ])(?:(-?[\d.]+),(-?[\d.]+))?/g)];
@@ -111,7 +123,8 @@ export function shortPaths(svg: string): string {
 
 /** Dark counterparts, by the name in `chartColours`. */
 const darkColours: Readonly<Record<keyof typeof chartColours, string>> = {
-  ink: '#e6edf3', faint: '#9aa4af', grid: '#2d333b', fixed: '#e0904a', mapped: '#4f8fe6', pool: '#59626d', used: '#9cc4fa', host: '#4cc79b', remote: '#b08cf0',
+  ink: '#e6edf3', faint: '#9aa4af', grid: '#2d333b', fixed: '#e0904a', mapped: '#4f8fe6', pool: '#59626d',
+  used: '#9cc4fa', host: '#4cc79b', remote: '#b08cf0',
 };
 
 /** Charts one under the other, each with scales of its own. */
@@ -129,6 +142,7 @@ function themed(svg: string, title: string, format: ReportFormat): string {
     ['fill', 'stroke'].map((attribute) => `[${attribute}="${chartColours[name]}"]{${attribute}:${darkColours[name]}}`));
   const paper = format === 'svg' ? 'svg{background:#fff}' : '';
   const darkPaper = format === 'svg' ? 'svg{background:#0d1117}' : '';
-  const style = `<style>${paper}${hoverStyles.light}@media (prefers-color-scheme: dark){${darkPaper}${hoverStyles.dark}${dark.join('')}}</style>`;
+  const style =
+    `<style>${paper}${hoverStyles.light}@media (prefers-color-scheme: dark){${darkPaper}${hoverStyles.dark}${dark.join('')}}</style>`;
   return svg.replace(/<svg[^>]*>/, (tag) => `${tag.replace('<svg', '<svg role="img"')}<title>${title}</title>${style}`);
 }

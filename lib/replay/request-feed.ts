@@ -1,5 +1,5 @@
-// RequestFeed: the next requests of a trace, read ahead, so that the loop of a replay takes them without waiting. It holds a
-// bounded number of them; ends early at a limit or a signal; and closes what it reads from.
+// RequestFeed: the next requests of a trace, read ahead, so that the loop of a replay takes them without waiting. It
+// holds a bounded number of them; ends early at a limit or a signal; and closes what it reads from.
 
 import type { TraceRequest } from './trace-request.js';
 

@@ -1,9 +1,10 @@
-// RequestText: the token ids of one request of a replay, prompt and answer. A trace has lengths and the identity of blocks, never
-// text: each hash id stands for HASH_BLOCK_TOKENS tokens, the same wherever it is; tokens without an id (of a prompt without ids,
-// of the answer) are the request's own. Made of runs: one for each id, the last of the prompt cut to its length, then those of
-// the answer.
+// RequestText: the token ids of one request of a replay, prompt and answer. A trace has lengths and the identity of
+// blocks, never text: each hash id stands for HASH_BLOCK_TOKENS tokens, the same wherever it is; tokens without an id
+// (of a prompt without ids, of the answer) are the request's own. Made of runs: one for each id, the last of the prompt
+// cut to its length, then those of the answer.
 //
-// Invariants: two ids differ in every token; the key of a run is made of all ids up to it, so equal keys are equal prefixes.
+// Invariants: two ids differ in every token; the key of a run is made of all ids up to it, so equal keys are equal
+// prefixes.
 
 import { mix32 } from '../base/random.js';
 import type { StampKeys } from './stamps.js';

@@ -1,5 +1,5 @@
-// ReplayResult: the numbers of one replay, as `vkv replay --json` prints them. Names are stable within a major version. The
-// timeline is apart: only the report draws it.
+// ReplayResult: the numbers of one replay, as `vkv replay --json` prints them. Names are stable within a major version.
+// The timeline is apart: only the report draws it.
 
 import type { ModelShape } from '../index.js';
 import type { EvictionPolicyName } from '../prefix/index.js';
@@ -24,7 +24,10 @@ export interface ReplayResult {
   readonly promptTokens: number;
   /** Of these, tokens that were cached when the request was first admitted, and not computed. */
   readonly cachedTokens: number;
-  /** Of these, by how the sequence got them: in a slot that had them, by mapping rows of other sequences, by copying. Their sum. */
+  /**
+   * Of these, by how the sequence got them: in a slot that had them, by mapping rows of other sequences, by copying.
+   * Their sum.
+   */
   readonly adoptedTokens: number;
   readonly aliasedTokens: number;
   readonly copiedTokens: number;
@@ -46,11 +49,18 @@ export interface ReplayResult {
   readonly unmaps: number;
   /** Most physical memory mapped for running sequences, which no other sequence could get. */
   readonly peakPhysicalBytes: number;
-  /** Most physical memory that the pool held, cached rows included, which are evicted when running sequences need memory. */
+  /**
+   * Most physical memory that the pool held, cached rows included, which are evicted when running sequences need
+   * memory.
+   */
   readonly peakPoolBytes: number;
-  /** When `peakPhysicalBytes` was reached: memory of valid tokens. Those that sequences share count for each of them. */
+  /**
+   * When `peakPhysicalBytes` was reached: memory of valid tokens. Those that sequences share count for each of them.
+   */
   readonly usedBytesAtPeak: number;
-  /** At that moment: what a paged cache with 16-token blocks, sharing nothing, would have held for the same sequences. */
+  /**
+   * At that moment: what a paged cache with 16-token blocks, sharing nothing, would have held for the same sequences.
+   */
   readonly pagedBytesAtPeak: number;
   /** What one contiguous allocation per slot, for `maxTokens` each, would hold all the time. */
   readonly staticBytes: number;

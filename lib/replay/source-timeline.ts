@@ -1,5 +1,6 @@
-// SourceTimeline: where prompts' tokens came from as a run went on (computed, the device, a tier), and how long requests took to their first
-// token. Bounded: time is divided into at most POINTS equal buckets of sums; when the run outgrows them, neighbours are joined.
+// SourceTimeline: where prompts' tokens came from as a run went on (computed, the device, a tier), and how long
+// requests took to their first token. Bounded: time is divided into at most POINTS equal buckets of sums; when the run
+// outgrows them, neighbours are joined.
 
 /** Tokens of prompts in one bucket, by source. */
 export interface SourcePoint {
@@ -55,7 +56,9 @@ export class SourceTimeline {
 
   /** Buckets in which prompts were computed. */
   points(): SourcePoint[] {
-    return Array.from({ length: this.#buckets }, (_, bucket) => ({ at: bucket * this.#bucketLength, tokensBy: this.#bySource((sums) => sums[bucket]!) }))
+    return Array.from(
+      { length: this.#buckets },
+      (_, bucket) => ({ at: bucket * this.#bucketLength, tokensBy: this.#bySource((sums) => sums[bucket]!) }))
       .filter(({ tokensBy }) => Object.values(tokensBy).some((tokens) => tokens > 0));
   }
 
@@ -68,7 +71,9 @@ export class SourceTimeline {
   firstTokenTimes(): Record<string, FirstTokenTimes> {
     return Object.fromEntries(this.#sources.filter((source) => this.#firstTokenMs.has(source)).map((source) => {
       const times = Float64Array.from(this.#firstTokenMs.get(source)!).sort();
-      const quantile = (share: number): number => Math.round(times[Math.min(times.length - 1, Math.floor(share * times.length))]! * 1e3) / 1e3;
+      const quantile = (
+        share: number,
+      ): number => Math.round(times[Math.min(times.length - 1, Math.floor(share * times.length))]! * 1e3) / 1e3;
       return [source, { requests: times.length, p10Ms: quantile(0.1), p50Ms: quantile(0.5), p90Ms: quantile(0.9) }];
     }));
   }

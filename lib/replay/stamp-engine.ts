@@ -1,5 +1,6 @@
-// StampEngine: the engine of a replay. It stamps a test pattern where a model would write K and V, answers with the tokens that the
-// trace's requests say, and verifies the pattern before a sequence is released. It counts the valid tokens of running sequences.
+// StampEngine: the engine of a replay. It stamps a test pattern where a model would write K and V, answers with the
+// tokens that the trace's requests say, and verifies the pattern before a sequence is released. It counts the valid
+// tokens of running sequences.
 
 import type { Sequence } from '../index.js';
 import type { Engine, EngineOutput, EnginePass } from '../serving/engine.js';
@@ -70,7 +71,9 @@ export class StampEngine implements Engine {
 
   prefill(pass: EnginePass): EngineOutput {
     if (this.#tokensPerMs !== undefined) {
-      for (let index = 0; index < pass.length; index += 1) this.computedMs += pass.tokenCounts[index]! / this.#tokensPerMs;
+      for (let index = 0; index < pass.length; index += 1) {
+        this.computedMs += pass.tokenCounts[index]! / this.#tokensPerMs;
+      }
     }
     return this.#compute(pass);
   }

@@ -1,12 +1,15 @@
-// Stamps: under which keys the tokens of a sequence are stamped with the test pattern, and which of its tokens are. Where prefixes
-// are shared a key belongs to the text, so that a sequence verifies rows that another one wrote; else it belongs to the admission,
-// so that rows of an earlier sequence are never taken for right.
+// Stamps: under which keys the tokens of a sequence are stamped with the test pattern, and which of its tokens are.
+// Where prefixes are shared a key belongs to the text, so that a sequence verifies rows that another one wrote; else it
+// belongs to the admission, so that rows of an earlier sequence are never taken for right.
 
 export interface StampKeys {
   keyAt(token: number): number;
   /** The first token behind `token` that has another key, or may have one. */
   runEnd(token: number): number;
-  /** The first token from `token` on that begins a run of text or ends a whole one. The same for all equal texts up to and with it. */
+  /**
+   * The first token from `token` on that begins a run of text or ends a whole one. The same for all equal texts up to
+   * and with it.
+   */
   nextEdge(token: number): number;
 }
 
@@ -16,8 +19,8 @@ export function oneKey(key: number): StampKeys {
 }
 
 /**
- * The stamped tokens of one sequence, as runs [from, tokens] in ascending order. Neighbouring runs become one. Grows by doubling,
- * and keeps its memory for the next sequence.
+ * The stamped tokens of one sequence, as runs [from, tokens] in ascending order. Neighbouring runs become one. Grows by
+ * doubling, and keeps its memory for the next sequence.
  */
 export class StampRuns {
   #runs = new Int32Array(64);

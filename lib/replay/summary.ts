@@ -1,5 +1,5 @@
-// The summary of a replay as text: what was served, what it cost, and how much memory it took, compared with other ways to keep the
-// cache. The terminal and the report lay it out, each in its own way.
+// The summary of a replay as text: what was served, what it cost, and how much memory it took, compared with other ways
+// to keep the cache. The terminal and the report lay it out, each in its own way.
 
 import { formatBytes, formatCount, formatNumber } from '../base/format.js';
 import { PAGED_BLOCK_TOKENS } from './memory-timeline.js';
@@ -38,7 +38,8 @@ export function verdictOf(result: ReplayResult): string {
 }
 
 export function factsOf(result: ReplayResult): Fact[] {
-  const { completedRequests, refusedRequests, requests, skippedLines, preemptions, stepOverheadUs, cache, driver } = result;
+  const { completedRequests, refusedRequests, requests, skippedLines, preemptions, stepOverheadUs, cache, driver } =
+    result;
   const unfinished = requests - completedRequests - refusedRequests;
   const maps = result.foregroundMaps + result.backgroundMaps;
   const join = (...parts: readonly string[]): string => parts.filter((part) => part !== '').join(' · ');
@@ -108,18 +109,25 @@ export function factsOf(result: ReplayResult): Fact[] {
 
 function tierFacts({ promptTokensBy, firstTokenMsBy, prefillTokensPerSecond }: TiersResult): Fact[] {
   const total = Math.max(1, Object.values(promptTokensBy).reduce((sum, tokens) => sum + tokens, 0));
-  const by = (values: Readonly<Record<string, string>>): string => Object.entries(values).map(([name, value]) => `${value} ${name}`).join(' · ');
-  const shares = Object.fromEntries(Object.entries(promptTokensBy).map(([name, tokens]) => [name, `${formatNumber((100 * tokens) / total, 1)} %`]));
-  const times = Object.fromEntries(Object.entries(firstTokenMsBy).map(([name, { p50Ms }]) => [name, formatMicroseconds(1e3 * p50Ms)]));
+  const by = (
+    values: Readonly<Record<string, string>>,
+  ): string => Object.entries(values).map(([name, value]) => `${value} ${name}`).join(' · ');
+  const shares = Object.fromEntries(
+    Object.entries(promptTokensBy).map(([name, tokens]) => [name, `${formatNumber((100 * tokens) / total, 1)} %`]));
+  const times = Object.fromEntries(
+    Object.entries(firstTokenMsBy).map(([name, { p50Ms }]) => [name, formatMicroseconds(1e3 * p50Ms)]));
   return [
     { name: 'Prompts came from', value: by(shares) },
-    { name: 'First token, median', value: `${by(times)}; computing at ${formatNumber(prefillTokensPerSecond)} tokens/s` },
+    {
+      name: 'First token, median', value: `${by(times)}; computing at ${formatNumber(prefillTokensPerSecond)} tokens/s`,
+    },
   ];
 }
 
 /** Why requests were refused, with the flag that would admit them. */
 function refusals({ tooLongRequests, tooLargeRequests, cache }: ReplayResult): string[] {
-  const some = (count: number, text: string): string[] => (count > 0 ? [`${formatNumber(count)} refused: ${text}`] : []);
+  const some =
+    (count: number, text: string): string[] => (count > 0 ? [`${formatNumber(count)} refused: ${text}`] : []);
   return [
     ...some(tooLongRequests, `longer than ${formatCount('token', cache.maxTokens)}`),
     ...some(tooLargeRequests, `more than all memory, ${formatBytes(cache.memoryBytes)}`),
@@ -129,9 +137,12 @@ function refusals({ tooLongRequests, tooLargeRequests, cache }: ReplayResult): s
 function refusalText(result: ReplayResult): string {
   const { tooLongRequests, tooLargeRequests, requests, cache } = result;
   const reasons = [
-    ...tooLargeRequests > 0 ? [`${formatNumber(tooLargeRequests)} larger than all memory (${formatBytes(cache.memoryBytes)} in rows of ` +
+    ...tooLargeRequests > 0
+    ? [`${formatNumber(tooLargeRequests)} larger than all memory (${formatBytes(cache.memoryBytes)} in rows of ` +
       `${formatBytes(cache.rowBytes)}; raise --memory-bytes or lower --page-bytes)`] : [],
-    ...tooLongRequests > 0 ? [`${formatNumber(tooLongRequests)} longer than ${formatCount('token', cache.maxTokens)} (raise --max-tokens)`] : [],
+    ...tooLongRequests > 0
+    ? [`${formatNumber(tooLongRequests)} longer than ${formatCount('token', cache.maxTokens)} (raise --max-tokens)`]
+    : [],
   ];
   return `of ${formatCount('request', requests)} ${reasons.join(', ')}`;
 }

@@ -1,13 +1,15 @@
-// Splits the bytes of a trace into lines of text, and a line of a CSV into its fields. A line is in memory as a whole, so there is a
-// limit to its length.
+// Splits the bytes of a trace into lines of text, and a line of a CSV into its fields. A line is in memory as a whole,
+// so there is a limit to its length.
 
 import { StringDecoder } from 'node:string_decoder';
 
 /**
- * Lines of UTF-8 text, without their LF or CRLF and without a byte order mark. Ends after the first line that is longer than `maxCharacters`,
- * of which it returns the beginning, at least one character more than that.
+ * Lines of UTF-8 text, without their LF or CRLF and without a byte order mark. Ends after the first line that is longer
+ * than `maxCharacters`, of which it returns the beginning, at least one character more than that.
  */
-export async function* linesOf(chunks: AsyncIterable<Buffer>, maxCharacters: number): AsyncGenerator<string, void, undefined> {
+export async function* linesOf(
+  chunks: AsyncIterable<Buffer>, maxCharacters: number,
+): AsyncGenerator<string, void, undefined> {
   const decoder = new StringDecoder('utf8');
   let rest = '';
   let isFirst = true;
@@ -50,7 +52,8 @@ export function csvFields(line: string): string[] | string {
     const [, quoted, plain] = csvField.exec(line) ?? [];
     if (quoted !== undefined) fields.push(quoted.replaceAll('""', '"').trim());
     else if (plain !== undefined) fields.push(plain.trim());
-    else return hasOpenQuote(line.slice(from)) ? 'a quote is opened and never closed' : 'a quote stands in the middle of a field';
+    else return hasOpenQuote(line.slice(from)) ? 'a quote is opened and never closed'
+      : 'a quote stands in the middle of a field';
   }
   return fields;
 }

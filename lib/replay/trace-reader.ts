@@ -1,6 +1,6 @@
-// TraceReader: the requests of a trace file, one by one, in the order of the file. It finds the format in the first line,
-// names a broken line in its error (or skips and counts it), and streams: a trace may be larger than memory. A reader is read
-// once.
+// TraceReader: the requests of a trace file, one by one, in the order of the file. It finds the format in the first
+// line, names a broken line in its error (or skips and counts it), and streams: a trace may be larger than memory. A
+// reader is read once.
 
 import type { Readable } from 'node:stream';
 

@@ -1,6 +1,7 @@
-// TraceRequest: one request of a serving trace, as the format readers and the generated workload make it; it is not changed after
-// that. A trace has lengths and times, never text. Here are also the checks that the readers share: a wrong field is thrown as a
-// LineProblem, whose text ends the sentence "FILE, line 7: …"; the trace reader adds the file and the line.
+// TraceRequest: one request of a serving trace, as the format readers and the generated workload make it; it is not
+// changed after that. A trace has lengths and times, never text. Here are also the checks that the readers share: a
+// wrong field is thrown as a LineProblem, whose text ends the sentence "FILE, line 7: …"; the trace reader adds the
+// file and the line.
 
 import { printable } from '../base/format.js';
 
@@ -19,7 +20,9 @@ export interface TraceRequest {
   readonly promptTokens: number;
   /** Tokens the model answered with; 0 is a request that is over after its prefill. */
   readonly outputTokens: number;
-  /** Content of the prompt: equal ids at equal places are equal blocks of HASH_BLOCK_TOKENS tokens, first block first. */
+  /**
+   * Content of the prompt: equal ids at equal places are equal blocks of HASH_BLOCK_TOKENS tokens, first block first.
+   */
   readonly hashIds?: Int32Array;
 }
 
@@ -59,8 +62,8 @@ const TIMESTAMP =
   /^(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?\s*(?:Z|([+-])(\d\d):?(\d\d))?$/;
 
 /**
- * Milliseconds since 1970 of `2023-11-16 18:17:03.9799600`. Up to nine fractional digits count (Date.parse reads three);
- * without an offset the time is UTC.
+ * Milliseconds since 1970 of `2023-11-16 18:17:03.9799600`. Up to nine fractional digits count (Date.parse reads
+ * three); without an offset the time is UTC.
  */
 export function timestampField(name: string, value: unknown): number {
   if (value === undefined || value === '') throw new LineProblem(`${name} is missing`);
@@ -74,7 +77,8 @@ export function timestampField(name: string, value: unknown): number {
   const isReal = date.getUTCMonth() === month - 1 && date.getUTCDate() === day && date.getUTCHours() === hour
     && date.getUTCMinutes() === minute && date.getUTCSeconds() === second;
   if (!isReal) throw new LineProblem(`${name} is no date of the calendar: ${quoted(value)}`);
-  const offsetMinutes = match[8] === undefined ? 0 : Number(`${match[8]}1`) * (Number(match[9]) * 60 + Number(match[10]));
+  const offsetMinutes =
+    match[8] === undefined ? 0 : Number(`${match[8]}1`) * (Number(match[9]) * 60 + Number(match[10]));
   return wholeMs + Number(`0.${match[7] ?? '0'}`) * 1000 - offsetMinutes * 60_000;
 }
 

@@ -1,11 +1,13 @@
-// Verification: writes a pattern made of a key, the tensor and the token where a model would write K and V, and reads it back before
-// the sequence is released: this proves that memory holds what was written. Tokens that came from the cache were stamped when they
-// were computed; they are only read.
+// Verification: writes a pattern made of a key, the tensor and the token where a model would write K and V, and reads
+// it back before the sequence is released: this proves that memory holds what was written. Tokens that came from the
+// cache were stamped when they were computed; they are only read.
 //
 //   full      every token
-//   sampled   the marks: the tokens on both sides of every row border (where one page ends and the next begins, in every
-//             tensor) and of every border between runs of text; the first and last token of every chunk; and one decoded
-//             token in DECODE_SAMPLE, chosen by a hash. Of cached tokens the marks, which are the same for every sequence
+//   sampled   the marks: the tokens on both sides of every row border (where one page ends and the next begins, in
+//   every
+//             tensor) and of every border between runs of text; the first and last token of every chunk; and one
+//             decoded token in DECODE_SAMPLE, chosen by a hash. Of cached tokens the marks, which are the same for
+//             every sequence
 //   off       none
 
 import { mix32 } from '../base/random.js';
@@ -84,7 +86,9 @@ export class Verification<S = Sequence> {
     }
   }
 
-  /** Notes in `runs` which of the first `tokens` tokens of a sequence, which came from the cache, are to be verified. */
+  /**
+   * Notes in `runs` which of the first `tokens` tokens of a sequence, which came from the cache, are to be verified.
+   */
   recall(runs: StampRuns, keys: StampKeys, tokens: number): void {
     if (this.#mode === 'off' || tokens === 0) return;
     if (this.#mode === 'full') {
@@ -114,7 +118,10 @@ export class Verification<S = Sequence> {
     runs.push(from, end - from);
   }
 
-  /** The first mark from `token` on: a token that is stamped in every sequence with this text, however its chunks were cut. */
+  /**
+   * The first mark from `token` on: a token that is stamped in every sequence with this text, however its chunks were
+   * cut.
+   */
   #nextMark(keys: StampKeys, token: number): number {
     const border = this.#firstTokenOf(this.#rowAfter(token)); // that row begins inside it, or right before it
     return Math.min(border - 1 < token ? border : border - 1, keys.nextEdge(token));

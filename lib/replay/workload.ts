@@ -1,7 +1,7 @@
 // Workload: a serving trace that the package makes itself, so that a replay needs no data file. Shaped like the public
-// ones: lognormal prompt lengths (median and spread of the Azure code trace), short answers to long prompts, arrivals in
-// bursts, and conversations whose turns repeat their earlier turns, over a few common system prompts. A seed
-// gives the same requests on every machine, each time it is iterated.
+// ones: lognormal prompt lengths (median and spread of the Azure code trace), short answers to long prompts, arrivals
+// in bursts, and conversations whose turns repeat their earlier turns, over a few common system prompts. A seed gives
+// the same requests on every machine, each time it is iterated.
 
 import { Random } from '../base/random.js';
 import { HASH_BLOCK_TOKENS, type TraceRequest } from './trace-request.js';
@@ -29,7 +29,9 @@ const MAX_OUTPUT_TOKENS = 2_048;
 const COMPLETION = { prompt: [1_100, 1.36], output: [16, 0.85] } as const;
 const TURN = { prompt: [180, 1.1], output: [160, 0.8] } as const;
 
-/** Most requests come in bursts, some after a pause: a hyperexponential gap, its two means as shares of the whole mean. */
+/**
+ * Most requests come in bursts, some after a pause: a hyperexponential gap, its two means as shares of the whole mean.
+ */
 const BURST_CHANCE = 0.9;
 const BURST_GAP = 0.3;
 const PAUSE_GAP = (1 - BURST_CHANCE * BURST_GAP) / (1 - BURST_CHANCE);

@@ -5,7 +5,7 @@
 import { performance } from 'node:perf_hooks';
 
 import { packageVersion } from '../base/package.js';
-import type { CachePicture } from '../cache/cache-picture.js';
+import type { CachePicture } from '../kv-cache/cache-picture.js';
 import type { OnlineScheduler, PrefixMetrics, ServingTotals } from '../index.js';
 import type { RequestsPicture } from '../serving/request-picture.js';
 import { WatchFigures, type Figures } from './watch-figures.js';

@@ -1,9 +1,10 @@
-// Admission: which waiting requests get a slot, and which running requests give theirs up. It leaves a watermark of rows for
-// running answers to grow into, lets a request wait for a running one that computes the start of its prompt, preempts for more
-// urgent requests, and blocks while other users of the cache hold what its requests need. Called within a step; runs no pass.
+// Admission: which waiting requests get a slot, and which running requests give theirs up. It leaves a watermark of
+// rows for running answers to grow into, lets a request wait for a running one that computes the start of its prompt,
+// preempts for more urgent requests, and blocks while other users of the cache hold what its requests need. Called
+// within a step; runs no pass.
 //
-// Invariants: the running list is in order; a preempted request keeps its arrival number; while a scheduler of the same pool
-// waits for capacity, no request starts beside running ones.
+// Invariants: the running list is in order; a preempted request keeps its arrival number; while a scheduler of the same
+// pool waits for capacity, no request starts beside running ones.
 
 import { setImmediate } from 'node:timers/promises';
 
@@ -39,7 +40,10 @@ export class Admission {
   readonly #running: RunningList;
   readonly #engine: EngineCalls;
   readonly #capacity: CapacityWait;
-  /** Whether a request was refused beside running ones, or preempted: none starts until one has ended or more can be had. */
+  /**
+   * Whether a request was refused beside running ones, or preempted: none starts until one has ended or more can be
+   * had.
+   */
   #isFull = false;
   #isBlocked = false;
   /** By running requests that others wait for: what was cached of these in this step. */
@@ -61,8 +65,8 @@ export class Admission {
   }
 
   /**
-   * Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt takes. Where that takes long the
-   * event loop gets a turn in between, in which requests may come and end.
+   * Starts waiting requests while there are slots, memory, and prefill tokens in this step that no earlier prompt
+   * takes. Where that takes long the event loop gets a turn in between, in which requests may come and end.
    */
   async admit(): Promise<void> {
     const { cache, order, maxBatch } = this.#options;
@@ -113,8 +117,9 @@ export class Admission {
   }
 
   /**
-   * Gives slots to requests for other answers to a prompt that has just been computed, by forks of its sequence, as far as there is room
-   * and no more urgent request waits. The others stay its followers; all do where it holds selected tokens, which cannot be forked.
+   * Gives slots to requests for other answers to a prompt that has just been computed, by forks of its sequence, as far
+   * as there is room and no more urgent request waits. The others stay its followers; all do where it holds selected
+   * tokens, which cannot be forked.
    */
   fork(leader: Generation): void {
     const { cache, maxBatch, watermarkRows } = this.#options;
@@ -123,7 +128,8 @@ export class Admission {
     try {
       while (followers.length > 0 && leader.promptTokens > 1 && !leader.sequence!.isLossy) {
         const rows = watermarkRows + layout.groupRows; // it writes to its last rows, and so needs its own
-        const hasRoom = !this.#isFull && !this.#capacity.hasWaiters && this.#running.length < maxBatch && cache.counts().idleSlots > 0
+        const hasRoom =
+          !this.#isFull && !this.#capacity.hasWaiters && this.#running.length < maxBatch && cache.counts().idleSlots > 0
           && this.#requests.waiting.urgency <= leader.urgency && pool.obtainablePages() >= layout.pagesFor(rows);
         if (!hasRoom) break;
         const next = followers[0]!;
@@ -196,7 +202,10 @@ export class Admission {
     return prefillTokens >= tokens;
   }
 
-  /** The shortest of those that are as urgent as the prompts that are being computed, if some of a step's `shortTokens` are left for it. */
+  /**
+   * The shortest of those that are as urgent as the prompts that are being computed, if some of a step's `shortTokens`
+   * are left for it.
+   */
   #firstShort(): Generation | undefined {
     const { shortTokens } = this.#options.prefill;
     const { waiting } = this.#requests;
@@ -204,7 +213,9 @@ export class Admission {
     for (let next = waiting.shortest(); next !== undefined; next = waiting.shortest()) {
       let shorterTokens = 0;
       for (const { urgency, remainingPrefillTokens } of this.#running.all) {
-        if (urgency >= first!.urgency && remainingPrefillTokens <= next.textTokens) shorterTokens += remainingPrefillTokens;
+        if (urgency >= first!.urgency && remainingPrefillTokens <= next.textTokens) {
+          shorterTokens += remainingPrefillTokens;
+        }
       }
       if (shorterTokens >= shortTokens || next.urgency < first!.urgency) return undefined;
       this.#findLeader(next);
@@ -215,8 +226,8 @@ export class Admission {
   }
 
   /**
-   * Leases a slot, sets the request aside when it needs more than the budgets are, or ends it when nothing can make room for it. Returns false
-   * when it has to wait where it is.
+   * Leases a slot, sets the request aside when it needs more than the budgets are, or ends it when nothing can make
+   * room for it. Returns false when it has to wait where it is.
    */
   #start(generation: Generation): boolean {
     const isAlone = this.#running.length === 0;
@@ -257,7 +268,10 @@ export class Admission {
     return false;
   }
 
-  /** Has a request whose text is more than the budgets hold wait until these change; others pass it. Returns whether it is one. */
+  /**
+   * Has a request whose text is more than the budgets hold wait until these change; others pass it. Returns whether it
+   * is one.
+   */
   #setAside(generation: Generation): boolean {
     const { cache } = this.#options;
     const budgets = budgetsOf(cache);
@@ -309,14 +323,15 @@ export class Admission {
     const { caching, request: { priority, tenant, salt, adapter, needs } } = generation;
     generation.namespace = cache.prefixes.namespace;
     // Without caching only the number of tokens matters, and reading them costs a copy.
-    const prompt = caching === 'off' ? { promptTokens: generation.textTokens, tenant, salt, adapter, needs } : generation.prompt;
+    const prompt =
+      caching === 'off' ? { promptTokens: generation.textTokens, tenant, salt, adapter, needs } : generation.prompt;
     const options = { ...prompt, caching, priority, stream, selected: generation.selected };
     return withRetries(() => cache.acquire(options));
   }
 
   /**
-   * Sets its `leader` to a running request that computes the start of its prompt, if waiting for that saves enough. The wait ends
-   * when the common start is there, or the leader does not run any more; so it always ends.
+   * Sets its `leader` to a running request that computes the start of its prompt, if waiting for that saves enough. The
+   * wait ends when the common start is there, or the leader does not run any more; so it always ends.
    */
   #findLeader(generation: Generation): void {
     const { minPendingTokens } = this.#options;
@@ -324,8 +339,11 @@ export class Admission {
     let leader: Generation | undefined;
     let awaitedTokens = minPendingTokens - 1;
     for (const other of this.#running.all) {
-      if (other.remainingPrefillTokens === 0 || other.text[0] !== generation.text[0] || !other.sharesWith(generation)) continue;
-      if (other.text[other.length] !== generation.text[other.length]) continue; // they have no more in common than is computed
+      if (other.remainingPrefillTokens === 0 || other.text[0] !== generation.text[0] || !other.sharesWith(generation)) {
+        continue;
+      }
+      // they have no more in common than is computed
+      if (other.text[other.length] !== generation.text[other.length]) continue;
       const common = commonTokens(generation, other);
       if (common <= awaitedTokens || common <= other.length) continue;
       leader = other;
@@ -339,10 +357,14 @@ export class Admission {
     generation.awaitedTokens = awaitedTokens;
   }
 
-  /** What is cached of the first `tokens` tokens of a prompt, which `leader` has too: looked up once for all that are alike. */
+  /**
+   * What is cached of the first `tokens` tokens of a prompt, which `leader` has too: looked up once for all that are
+   * alike.
+   */
   #find(generation: Generation, leader: Generation, tokens: number): Pick<FoundText, 'cachedTokens' | 'pendingTokens'> {
     const known = this.#found.get(leader);
-    const isKnown = known !== undefined && isFoundAlike(known.generation, generation, Math.max(known.tokens, tokens)) && known.cachedTokens < Math.min(known.tokens, tokens)
+    const isKnown = known !== undefined && isFoundAlike(known.generation, generation, Math.max(known.tokens, tokens))
+      && known.cachedTokens < Math.min(known.tokens, tokens)
       && (tokens <= known.tokens || known.pendingTokens < known.tokens);
     if (isKnown) return known;
     const { cachedTokens, pendingTokens } = this.#options.cache.prefixes.lookup(generation.prompt);
@@ -365,12 +387,15 @@ function hasSameItems(a: readonly PromptItem[], b: readonly PromptItem[], tokens
     const [one, other] = [a[index], b[index]];
     const isOver = (one === undefined || one.at >= tokens) && (other === undefined || other.at >= tokens);
     if (isOver) return true;
-    const isSame = one?.at === other?.at && one?.length === other?.length && one?.kind === other?.kind && one?.hash === other?.hash;
+    const isSame = one?.at === other?.at && one?.length === other?.length && one?.kind === other?.kind
+      && one?.hash === other?.hash;
     if (!isSame) return false;
   }
 }
 
-/** Calls `work` again when the driver says that this may help. Throws what `work` throws, at the latest the third time. */
+/**
+ * Calls `work` again when the driver says that this may help. Throws what `work` throws, at the latest the third time.
+ */
 export function withRetries<T>(work: () => T): T {
   for (let tries = 0; ; tries += 1) {
     try {

@@ -1,5 +1,5 @@
-// AnswerText: the text of one answer as its tokens come, up to a stop string, wherever that begins and ends in the tokens. It calls the
-// request's tokenizer, and keeps what that throws, which ends the request.
+// AnswerText: the text of one answer as its tokens come, up to a stop string, wherever that begins and ends in the
+// tokens. It calls the request's tokenizer, and keeps what that throws, which ends the request.
 
 import { createError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
@@ -85,7 +85,8 @@ export class AnswerText {
     if (typeof piece === 'string') this.#text += this.#stop.push(piece);
     else {
       this.#error = createError('KV_INVALID_OPTION', {
-        reason: 'type', owner: 'GenerationRequest', option: 'tokenizer', expected: 'an object whose `pieces()` give strings', received: piece,
+        reason: 'type', owner: 'GenerationRequest', option: 'tokenizer',
+        expected: 'an object whose `pieces()` give strings', received: piece,
       });
     }
   }

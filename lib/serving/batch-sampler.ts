@@ -1,6 +1,6 @@
-// BatchSampler: chooses the next tokens of a pass by native code, all in one call, on one thread per processor where that pays. What
-// is chosen depends neither on the threads nor on the instructions of the machine. Its lists and arrays are kept: it allocates nothing
-// for a token. For the cache's thread.
+// BatchSampler: chooses the next tokens of a pass by native code, all in one call, on one thread per processor where
+// that pays. What is chosen depends neither on the threads nor on the instructions of the machine. Its lists and arrays
+// are kept: it allocates nothing for a token. For the cache's thread.
 
 import { availableParallelism } from 'node:os';
 
@@ -88,8 +88,13 @@ export class BatchSampler {
     }
   }
 
-  /** Adds a choice from a row of the logits, for the next token of an answer. `wants`: whether its log-probability is asked for. */
-  add(row: number, rules: KnownSampler, { seed, generatedTokens, sampledText: text }: Answering, wants = this.#best > 0): void {
+  /**
+   * Adds a choice from a row of the logits, for the next token of an answer. `wants`: whether its log-probability is
+   * asked for.
+   */
+  add(
+    row: number, rules: KnownSampler, { seed, generatedTokens, sampledText: text }: Answering, wants = this.#best > 0,
+  ): void {
     const numbers = this.#numbers;
     let at = this.#count * numbersOfChoice;
     const isPenalized = hasPenalties(rules);
@@ -111,7 +116,10 @@ export class BatchSampler {
     this.#count += 1;
   }
 
-  /** How likely a choice was that wanted to know, and the `best` most likely tokens, at most as many as the batch began with. */
+  /**
+   * How likely a choice was that wanted to know, and the `best` most likely tokens, at most as many as the batch began
+   * with.
+   */
   logProbabilityOf(choice: number, best: number): TokenLogProbability {
     const likely: LikelyToken[] = [];
     for (let at = choice * this.#best; at < choice * this.#best + best && this.bestTokens[at]! >= 0; at += 1) {

@@ -1,15 +1,17 @@
-// CapacityWait: notices that a scheduler's cache can give more slots or pages than when it refused a request, while other users
-// of the cache or its pool hold them: sequences of the application, other schedulers, other caches. Schedulers that wait are
-// listed by pool, and a scheduler that runs starts no further request before them. Leases nothing. For the cache's thread.
+// CapacityWait: notices that a scheduler's cache can give more slots or pages than when it refused a request, while
+// other users of the cache or its pool hold them: sequences of the application, other schedulers, other caches.
+// Schedulers that wait are listed by pool, and a scheduler that runs starts no further request before them. Leases
+// nothing. For the cache's thread.
 //
-// It looks when the pool signals a change. It sets an alarm only where a blocked request may start without one: prompts were
-// computed since, so it may need less, something other than the pool was short, or pins of cached text end.
+// It looks when the pool signals a change. It sets an alarm only where a blocked request may start without one: prompts
+// were computed since, so it may need less, something other than the pool was short, or pins of cached text end.
 //
-// Invariant: a blocked request was refused while its scheduler held nothing of the cache, and no more could be had since. A
-// request that needs more than the budgets is blocked, too, but the scheduler evicts and preempts nothing for it.
+// Invariant: a blocked request was refused while its scheduler held nothing of the cache, and no more could be had
+// since. A request that needs more than the budgets is blocked, too, but the scheduler evicts and preempts nothing for
+// it.
 
 import { isKvError } from '../base/errors.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { PagePool } from '../device/page-pool.js';
 import { ChangeSignal, nextChange } from '../device/wait.js';
 import type { Clock } from './scheduler-options.js';
@@ -44,7 +46,9 @@ export class CapacityWait {
   #blockedAt: Capacity | undefined;
   /** Whether what others release may let a blocked request start; else only a larger budget. */
   #needsOthers = false;
-  /** Whether something beside slots and pages was short for a blocked request, or may become obtainable as time goes by. */
+  /**
+   * Whether something beside slots and pages was short for a blocked request, or may become obtainable as time goes by.
+   */
   #isShortOfOther = false;
   #refusedAt: Capacity | undefined;
   #isStopped = false;
@@ -66,7 +70,8 @@ export class CapacityWait {
     const { usedSlots, obtainablePages, budgetPages, leasedSlots, sideHeldBytes } = this.#capacity();
     const { pool } = this.#cache;
     const lostPages = pool.counts().quarantinedPages + pool.withheldPages();
-    return usedSlots > 0 || leasedSlots > 0 || sideHeldBytes > 0 || obtainablePages + lostPages < budgetPages || pool.withholdsForNow();
+    return usedSlots > 0 || leasedSlots > 0 || sideHeldBytes > 0 || obtainablePages + lostPages < budgetPages
+      || pool.withholdsForNow();
   }
 
   /** Remembers that a request was refused beside running ones. */
@@ -81,7 +86,8 @@ export class CapacityWait {
 
   /** Remembers that a request was refused with `error` while nothing of this scheduler ran. */
   block(error: Error): void {
-    this.#isShortOfOther ||= !isKvError(error, 'KV_OUT_OF_PAGES') && !isKvError(error, 'KV_NO_FREE_SLOT') || this.#cache.pool.withholdsForNow();
+    this.#isShortOfOther ||= !isKvError(error, 'KV_OUT_OF_PAGES') && !isKvError(error, 'KV_NO_FREE_SLOT')
+      || this.#cache.pool.withholdsForNow();
     this.#needsOthers = true;
     this.#blockedAt = this.#capacity();
   }
@@ -126,9 +132,12 @@ export class CapacityWait {
 
   #isMore(before: Capacity, isShortOfOther: boolean): boolean {
     this.#cache.driver.checkAlive();
-    const { usedSlots, obtainablePages, budgetPages, leasedSlots, sideHeldBytes, sideBudgetBytes, cachedRows, atMs } = this.#capacity();
-    if (leasedSlots < before.leasedSlots || sideHeldBytes < before.sideHeldBytes || sideBudgetBytes !== before.sideBudgetBytes) return true;
-    if (usedSlots < before.usedSlots || obtainablePages > before.obtainablePages || budgetPages !== before.budgetPages) return true;
+    const { usedSlots, obtainablePages, budgetPages, leasedSlots, sideHeldBytes, sideBudgetBytes, cachedRows, atMs } =
+      this.#capacity();
+    if (leasedSlots < before.leasedSlots || sideHeldBytes < before.sideHeldBytes
+      || sideBudgetBytes !== before.sideBudgetBytes) return true;
+    if (usedSlots < before.usedSlots || obtainablePages > before.obtainablePages
+      || budgetPages !== before.budgetPages) return true;
     return (isShortOfOther || cachedRows > before.cachedRows) && atMs - before.atMs >= retryMs;
   }
 
@@ -142,9 +151,11 @@ export class CapacityWait {
   #capacity(): Capacity {
     const { activeSlots, retiringSlots, cachedRows } = this.#cache.counts(); // notices fences that have passed
     const { pool, sideTensors } = this.#cache;
-    const { leasedSlots, heldBytes: sideHeldBytes, budgetBytes: sideBudgetBytes } = sideTensors.length > 0 ? this.#cache.sideCounts() : noSide;
+    const { leasedSlots, heldBytes: sideHeldBytes, budgetBytes: sideBudgetBytes } =
+      sideTensors.length > 0 ? this.#cache.sideCounts() : noSide;
     return {
-      usedSlots: activeSlots + retiringSlots, obtainablePages: pool.obtainablePages(), budgetPages: pool.counts().budgetPages,
+      usedSlots: activeSlots + retiringSlots, obtainablePages: pool.obtainablePages(),
+      budgetPages: pool.counts().budgetPages,
       leasedSlots, sideHeldBytes, sideBudgetBytes, cachedRows, atMs: this.#clock.now(),
     };
   }

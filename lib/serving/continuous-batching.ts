@@ -1,10 +1,10 @@
-// ContinuousBatching: many requests through one engine, a step at a time. A step is one forward pass: it admits requests, plans a
-// token for every sequence that decodes and chunks of prompts, makes room, calls the engine, and hands out tokens. The schedulers
-// feed it and decide when to step; with `maxBatch` 1 it serves one request after the other. For one thread; while a step runs,
-// requests may be added and ended.
+// ContinuousBatching: many requests through one engine, a step at a time. A step is one forward pass: it admits
+// requests, plans a token for every sequence that decodes and chunks of prompts, makes room, calls the engine, and
+// hands out tokens. The schedulers feed it and decide when to step; with `maxBatch` 1 it serves one request after the
+// other. For one thread; while a step runs, requests may be added and ended.
 //
-// Invariants: a running request holds a slot; every request ends exactly once, at once when its signal, its deadline or its
-// scheduler says so. What it holds is released when no pass uses it.
+// Invariants: a running request holds a slot; every request ends exactly once, at once when its signal, its deadline or
+// its scheduler says so. What it holds is released when no pass uses it.
 
 import { setImmediate } from 'node:timers/promises';
 
@@ -66,7 +66,8 @@ export class ContinuousBatching {
     this.#running = new RunningList(order);
     this.requests = new OpenRequests({
       clock, order, totals, times: this.times,
-      onPrompt: (leader) => { this.#admission.fork(leader); }, onFollower: (generation) => { this.enqueue(generation); },
+      onPrompt: (leader) => { this.#admission.fork(leader); },
+      onFollower: (generation) => { this.enqueue(generation); },
       onOver: (generation, error) => { this.end(generation, error); }, onFailure: (error) => { this.failAll(error); },
     });
     this.#admission = new Admission(options, this.requests, this.#running, this.#engine);
@@ -104,7 +105,10 @@ export class ContinuousBatching {
     return !this.#isStepping && this.#givenUpPasses === 0 && this.#running.length === 0;
   }
 
-  /** Has no pass begin until `resume`, and all requests give their slots back once the step under way is over: they wait. */
+  /**
+   * Has no pass begin until `resume`, and all requests give their slots back once the step under way is over: they
+   * wait.
+   */
   pause(): void {
     this.#isPaused = true;
     this.#wake();
@@ -115,7 +119,10 @@ export class ContinuousBatching {
     this.#wake();
   }
 
-  /** Lets a request that `requests` expects start, once text of its prompt has come from tiers. Nothing happens when it has ended. */
+  /**
+   * Lets a request that `requests` expects start, once text of its prompt has come from tiers. Nothing happens when it
+   * has ended.
+   */
   enqueue(generation: Generation): void {
     if (generation.hasEnded) return;
     const begin = (): void => {
@@ -159,7 +166,9 @@ export class ContinuousBatching {
   #dropUnneeded(): void {
     const { decode, prefill } = this.#passes;
     for (const pass of [decode, prefill]) {
-      if (pass.isRunning && !this.#isNeeded(pass)) pass.drop(createError('KV_ABORTED', { operation: 'computing a pass' }));
+      if (pass.isRunning && !this.#isNeeded(pass)) {
+        pass.drop(createError('KV_ABORTED', { operation: 'computing a pass' }));
+      }
     }
   }
 
@@ -187,8 +196,8 @@ export class ContinuousBatching {
   }
 
   /**
-   * Runs one step. Rejects with what no request can be blamed for: a lost driver, a closed cache, an option's function that
-   * throws; then call `failAll`.
+   * Runs one step. Rejects with what no request can be blamed for: a lost driver, a closed cache, an option's function
+   * that throws; then call `failAll`.
    */
   async step(): Promise<void> {
     this.#isStepping = true;
@@ -215,8 +224,9 @@ export class ContinuousBatching {
   }
 
   /**
-   * After a step: gives the event loop a turn, for signals and timers, where the engine answers at once. While others hold what
-   * the waiting requests need, and while it is paused, it lasts until there is reason for another step. Rejects as `step` does.
+   * After a step: gives the event loop a turn, for signals and timers, where the engine answers at once. While others
+   * hold what the waiting requests need, and while it is paused, it lasts until there is reason for another step.
+   * Rejects as `step` does.
    */
   async turn(): Promise<void> {
     await setImmediate();
@@ -235,7 +245,9 @@ export class ContinuousBatching {
       if (!await this.#call('decode', decode)) return;
       const beganMs = clock.now();
       if (!await this.#call('prefill', prefill) || decode.length + prefill.length === 0) return;
-      if (prefill.length > 0 && !prefill.hasSelections) cache.prefixes.tiers?.hasPrefilled(prefill.totalTokens, clock.now() - beganMs);
+      if (prefill.length > 0 && !prefill.hasSelections) {
+        cache.prefixes.tiers?.hasPrefilled(prefill.totalTokens, clock.now() - beganMs);
+      }
       this.#observed(() => cache.commit(batch));
       this.totals.steps += 1;
       this.#observer?.committed();
@@ -248,7 +260,10 @@ export class ContinuousBatching {
     }
   }
 
-  /** Gives up a running pass: the slots of its batch are released, and idle when it is over. The next step has other passes. */
+  /**
+   * Gives up a running pass: the slots of its batch are released, and idle when it is over. The next step has other
+   * passes.
+   */
   #leave(passes: StepPasses): void {
     const { cache, maxBatch } = this.#options;
     const { batch, decode, prefill } = passes;
@@ -263,7 +278,8 @@ export class ContinuousBatching {
       this.#admission.reopen();
       this.changed.raise();
     });
-    for (const generation of this.#running.all) if (!generation.hasEnded) this.requests.preempt(generation); // of the other pass in the batch
+    // of the other pass in the batch
+    for (const generation of this.#running.all) if (!generation.hasEnded) this.requests.preempt(generation);
   }
 
   /** Resolves when there is reason for another step. */
@@ -290,7 +306,10 @@ export class ContinuousBatching {
     if (isChanged) this.#admission.removeEnded();
   }
 
-  /** Makes room for the step, preempting the last in order as long as there is none. Returns false when there is nothing to run. */
+  /**
+   * Makes room for the step, preempting the last in order as long as there is none. Returns false when there is nothing
+   * to run.
+   */
   #prepare(): boolean {
     const { cache, prefill } = this.#options;
     this.#requeueLost(); // functions of requests and of the options may have ended some, or taken their slots away
@@ -311,8 +330,8 @@ export class ContinuousBatching {
   }
 
   /**
-   * Has a pass computed and its next tokens chosen; empties one that no request needs any more, and that was not computed. Returns false
-   * when it failed, and the step does not count.
+   * Has a pass computed and its next tokens chosen; empties one that no request needs any more, and that was not
+   * computed. Returns false when it failed, and the step does not count.
    */
   async #call(call: EngineCall, pass: Pass): Promise<boolean> {
     if (pass.length === 0) return true;
@@ -354,7 +373,8 @@ export class ContinuousBatching {
         generation.forgetPass();
         continue;
       }
-      if (generation.sequence.selection?.failure !== undefined) { // its text is computed, then, whatever was made of the rest
+      // its text is computed, then, whatever was made of the rest
+      if (generation.sequence.selection?.failure !== undefined) {
         this.requests.preempt(generation);
         continue;
       }
@@ -374,8 +394,8 @@ export class ContinuousBatching {
   }
 
   /**
-   * Logits of a request were not numbers: nothing that it has computed stays cached. Where it has found text, that may be why: it is computed once
-   * more without.
+   * Logits of a request were not numbers: nothing that it has computed stays cached. Where it has found text, that may
+   * be why: it is computed once more without.
    */
   #distrust(generation: Generation, error: Error): void {
     const { cache } = this.#options;

@@ -1,5 +1,6 @@
-// EngineAnswer: what an engine has answered to a pass. Each part is read once, and checked before anything is taken from it. Rows of
-// logits are views of the engine's own memory: an engine that answers with the same array every time costs no allocation.
+// EngineAnswer: what an engine has answered to a pass. Each part is read once, and checked before anything is taken
+// from it. Rows of logits are views of the engine's own memory: an engine that answers with the same array every time
+// costs no allocation.
 
 import { createError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
@@ -21,7 +22,8 @@ export class EngineAnswer {
   }
 
   /**
-   * Takes an answer to a pass. Throws KV_ENGINE_FAILED unless it has a row for each sequence up to the last that wants logits.
+   * Takes an answer to a pass. Throws KV_ENGINE_FAILED unless it has a row for each sequence up to the last that wants
+   * logits.
    */
   take(call: EngineCall, { length, wantsLogits }: Pass, output: unknown): void {
     const sequences = 1 + wantsLogits.subarray(0, length).lastIndexOf(1);
@@ -51,7 +53,10 @@ export class EngineAnswer {
     return this.#tokens !== undefined;
   }
 
-  /** The logits of all sequences, as many rows as the last that wants some. Undefined: the engine has transferred their memory since. */
+  /**
+   * The logits of all sequences, as many rows as the last that wants some. Undefined: the engine has transferred their
+   * memory since.
+   */
   get logits(): Float32Array | undefined {
     return this.#rows.length > 0 && this.row(0) !== undefined ? this.#logits : undefined;
   }
@@ -68,13 +73,16 @@ export class EngineAnswer {
     if (isObject && (ArrayBuffer.isView(output) || isArray(output))) {
       return 'it answered with an array itself instead of `{ logits }` or `{ tokens }`';
     }
-    const { tokens, logits, side } = (isObject ? output : {}) as { readonly tokens?: unknown; readonly logits?: unknown; readonly side?: unknown };
+    const { tokens, logits, side } =
+      (isObject ? output : {}) as { readonly tokens?: unknown; readonly logits?: unknown; readonly side?: unknown };
     const hasTokens = tokens !== undefined;
     const given = hasTokens ? tokens : logits;
     const needed = hasTokens ? sequences : sequences * this.#vocabularyTokens;
     const length = countOf(given);
     const isRightKind = length !== undefined && (hasTokens || isFloat32Array(given));
-    if (!isRightKind || !(length >= needed)) return this.#complaint(given, length, isRightKind, hasTokens, sequences, needed);
+    if (!isRightKind || !(length >= needed)) {
+      return this.#complaint(given, length, isRightKind, hasTokens, sequences, needed);
+    }
     this.#side = side;
     this.#tokens = hasTokens ? given as ArrayLike<unknown> : undefined;
     this.#logits = hasTokens ? undefined : given as Float32Array;
@@ -82,10 +90,15 @@ export class EngineAnswer {
     return undefined;
   }
 
-  #complaint(given: unknown, length: number | undefined, isRightKind: boolean, hasTokens: boolean, sequences: number, needed: number): string {
+  #complaint(
+    given: unknown, length: number | undefined, isRightKind: boolean, hasTokens: boolean, sequences: number,
+    needed: number,
+  ): string {
     const count = length !== undefined ? `${formatNumber(length)} numbers` : 'nothing';
-    const kind = isRightKind || given === undefined || given === null ? '' : `what is no ${hasTokens ? 'Int32Array' : 'Float32Array'}, `;
-    const wanted = `${hasTokens ? 'tokens' : 'logits'} for ${formatCount('sequence', sequences)}, ${formatNumber(needed)} numbers`;
+    const kind = isRightKind || given === undefined || given === null ? ''
+      : `what is no ${hasTokens ? 'Int32Array' : 'Float32Array'}, `;
+    const wanted =
+      `${hasTokens ? 'tokens' : 'logits'} for ${formatCount('sequence', sequences)}, ${formatNumber(needed)} numbers`;
     return `it answered with ${kind}${count} instead of ${wanted}`;
   }
 

@@ -1,12 +1,13 @@
-// EngineCalls: how a scheduler calls its engine: one pass at a time, also where several schedulers, or runs, have the same engine;
-// waits for the answer, at most `passTimeoutMs`; takes the time; has the next token of every sequence chosen; and turns what went
-// wrong into an error of the catalogue. The cache knows of each pass until it is really over.
+// EngineCalls: how a scheduler calls its engine: one pass at a time, also where several schedulers, or runs, have the
+// same engine; waits for the answer, at most `passTimeoutMs`; takes the time; has the next token of every sequence
+// chosen; and turns what went wrong into an error of the catalogue. The cache knows of each pass until it is really
+// over.
 //
-// Invariant: an engine has at most one turn. It lasts until the engine has answered, however long its caller waits; passes behind
-// one that was given up fail instead of waiting.
+// Invariant: an engine has at most one turn. It lasts until the engine has answered, however long its caller waits;
+// passes behind one that was given up fail instead of waiting.
 
 import { createError, isKvError, type ErrorDetails } from '../base/errors.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import { ChangeSignal, nextChange } from '../device/wait.js';
 import { isFloat32Array, lengthOf } from '../base/typed-arrays.js';
 import type { ChosenToken } from './batch-sampler.js';
@@ -70,14 +71,16 @@ export class EngineCalls {
   }
 
   /**
-   * Has the engine compute a pass, and chooses the next tokens at once: its logits are its own again with its next call.
-   * Rejects with KV_ENGINE_FAILED, its cause what the engine threw, and with KV_ENGINE_STALLED, while the engine may still
-   * compute until `pass.over`; with KV_ABORTED when all requests of the pass end before its turn. What is wrong with one
-   * sequence only is in `pass.errors`.
+   * Has the engine compute a pass, and chooses the next tokens at once: its logits are its own again with its next
+   * call. Rejects with KV_ENGINE_FAILED, its cause what the engine threw, and with KV_ENGINE_STALLED, while the engine
+   * may still compute until `pass.over`; with KV_ABORTED when all requests of the pass end before its turn. What is
+   * wrong with one sequence only is in `pass.errors`.
    */
   async run(call: EngineCall, pass: Pass): Promise<void> {
     const { engine, cache } = this.#options;
-    for (let turn = turns.get(engine); turn !== undefined; turn = turns.get(engine)) await this.#waitBehind(turn, call, pass);
+    for (let turn = turns.get(engine); turn !== undefined; turn = turns.get(engine)) {
+      await this.#waitBehind(turn, call, pass);
+    }
     const turn: Turn = { stalled: undefined, changed: new ChangeSignal() };
     turns.set(engine, turn);
     const leavePasses = cache.lifetime.enterPass();
@@ -130,8 +133,8 @@ export class EngineCalls {
   }
 
   /**
-   * The next token of a generation all of whose text was cached, from the logits that were kept at its end. Undefined: its
-   * last token is to be computed. Throws what its sampler throws.
+   * The next token of a generation all of whose text was cached, from the logits that were kept at its end. Undefined:
+   * its last token is to be computed. Throws what its sampler throws.
    */
   nextOfCached(generation: Generation): ChosenToken | undefined {
     const { sequence, textTokens } = generation;
@@ -153,15 +156,19 @@ export class EngineCalls {
     await nextChange({ signals: [turn.changed, this.#ended], mustAsk: () => false }, 0, () => () => {});
     if (pass.hasEnded) throw createError('KV_ABORTED', { operation: 'generating' });
     if (pass.sequences.some((sequence) => sequence.isReleased)) { // its memory may be gone
-      throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'a slot was taken away before its turn' });
+      throw createError('KV_ENGINE_FAILED', {
+        call, sequences: pass.length, problem: 'a slot was taken away before its turn',
+      });
     }
   }
 
   /**
-   * The engine's answer, boxed: resolving a promise with it would read its `then` again. Calls `leave` where it rejects although the
-   * engine has not answered.
+   * The engine's answer, boxed: resolving a promise with it would read its `then` again. Calls `leave` where it rejects
+   * although the engine has not answered.
    */
-  async #compute(call: EngineCall, pass: Pass, turn: Turn, leave: (answered: Promise<unknown>) => void): Promise<{ readonly output: EngineOutput }> {
+  async #compute(
+    call: EngineCall, pass: Pass, turn: Turn, leave: (answered: Promise<unknown>) => void,
+  ): Promise<{ readonly output: EngineOutput }> {
     const { engine, clock, totals, times, passTimeoutMs } = this.#options;
     const startMs = clock.now();
     this.#beganMs = startMs;
@@ -177,7 +184,8 @@ export class EngineCalls {
       }
       if (isSettled) return { output: await answered };
     } catch (error) {
-      throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'it threw an error' }, { cause: error });
+      throw createError(
+        'KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'it threw an error' }, { cause: error });
     } finally {
       const tookMs = clock.now() - startMs;
       totals[`${call}Ms`] += tookMs;
@@ -189,7 +197,10 @@ export class EngineCalls {
     throw createError('KV_ENGINE_STALLED', stalled);
   }
 
-  /** Keeps the side rows of an answer; they count from the commit on. Wrong ones fail the pass: which of its sequences they belong to is not known. */
+  /**
+   * Keeps the side rows of an answer; they count from the commit on. Wrong ones fail the pass: which of its sequences
+   * they belong to is not known.
+   */
   #writeSide(call: EngineCall, pass: Pass): void {
     const { side } = this.#answer;
     if (side === undefined) return;
@@ -197,13 +208,16 @@ export class EngineCalls {
       this.#options.cache.writeSideRows(pass.places, side as SideRowsByName);
     } catch (error) {
       if (isKvError(error) && error.recovery !== 'fix') throw error; // the driver's
-      throw createError('KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'its side rows are not what the cache keeps' }, { cause: error });
+      throw createError(
+        'KV_ENGINE_FAILED', { call, sequences: pass.length, problem: 'its side rows are not what the cache keeps' },
+        { cause: error });
     }
   }
 }
 
 function isPromise(answer: unknown): boolean {
-  return typeof answer === 'object' && answer !== null && typeof (answer as Partial<Promise<unknown>>).then === 'function';
+  return typeof answer === 'object' && answer !== null
+    && typeof (answer as Partial<Promise<unknown>>).then === 'function';
 }
 
 /** Whether `answered` is resolved or rejected within `timeoutMs`. */

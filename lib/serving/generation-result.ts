@@ -1,13 +1,15 @@
-// GenerationResult: how a request ended, and its answer. GenerationAdmission: what is known once the request has a slot. GenerationListener: what
-// a scheduler calls with both.
+// GenerationResult: how a request ended, and its answer. GenerationAdmission: what is known once the request has a
+// slot. GenerationListener: what a scheduler calls with both.
 
-import type { Sequence } from '../cache/sequence.js';
-import type { SelectionCounts } from '../importance/selection-totals.js';
-import type { Promotion } from '../cache/promotion.js';
+import type { SelectionCounts, Sequence } from '../cache/sequence.js';
+import type { Promotion } from '../tiers/promotion.js';
 import type { HandOver } from '../side/hand-over.js';
 import type { TokenLogProbability } from './plain-sampling.js';
 
-/** Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token or a stop string came, or its reader called `finish`. */
+/**
+ * Why an answer ended: `length`: it has `maxNewTokens` tokens. `stop`: a stop token or a stop string came, or its
+ * reader called `finish`.
+ */
 export type FinishReason = 'length' | 'stop';
 
 /** What a request was answered with. */
@@ -31,8 +33,8 @@ export interface GenerationResult {
   /** What came from tiers before that; undefined: they were not asked. */
   readonly promotion: Promotion | undefined;
   /**
-   * What its selection came to (`GenerationRequest.selection`): the answer is not exact, or the tokens before a preemption are not. Undefined: it
-   * is exact.
+   * What its selection came to (`GenerationRequest.selection`): the answer is not exact, or the tokens before a
+   * preemption are not. Undefined: it is exact.
    */
   readonly selection: SelectionCounts | undefined;
   /** How often it was preempted: lost its slot, and started again later. */
@@ -42,8 +44,9 @@ export interface GenerationResult {
   /** Milliseconds from its submission to its end. */
   readonly totalMs: number;
   /**
-   * Rows of side tensors, of its prompt and its answer but for the last token, which was not computed. Undefined unless the request has
-   * `handOver`. Close it when they were read: until then it keeps their memory, and later requests may wait for that.
+   * Rows of side tensors, of its prompt and its answer but for the last token, which was not computed. Undefined unless
+   * the request has `handOver`. Close it when they were read: until then it keeps their memory, and later requests may
+   * wait for that.
    */
   readonly side: HandOver | undefined;
 }

@@ -1,18 +1,17 @@
-// Generation: the state of one request: waiting, computing its prompt, decoding, ended. Only the batching loop changes it. It
-// outlives a preemption: the tokens generated until then stay, are computed again with the prompt, and are found in the cache
-// where they still are.
+// Generation: the state of one request: waiting, computing its prompt, decoding, ended. Only the batching loop changes
+// it. It outlives a preemption: the tokens generated until then stay, are computed again with the prompt, and are found
+// in the cache where they still are.
 //
 // Invariant: `length` tokens of the text have K and V in the sequence; the last known token never has, since its logits
 // give the next.
 
 import { createError } from '../base/errors.js';
-import type { HeldText } from '../cache/held-text.js';
-import type { KvCache } from '../cache/kv-cache.js';
-import type { Promotion } from '../cache/promotion.js';
-import type { KnownPrompt } from '../cache/prompts.js';
-import type { SelectedText } from '../importance/selected-text.js';
-import type { TokenSelection } from '../importance/token-selection.js';
-import type { Sequence } from '../cache/sequence.js';
+import type { HeldText } from '../tiers/transfers.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
+import type { Promotion } from '../tiers/promotion.js';
+import type { KnownPrompt } from '../kv-cache/prefixes.js';
+import type { SelectedText } from '../tiers/selection/selected-text.js';
+import type { Sequence, TokenSelection } from '../cache/sequence.js';
 import type { PromptItem } from '../prefix/prompt-encoder.js';
 import type { HandOver } from '../side/hand-over.js';
 import { AnswerText } from './answer-text.js';
@@ -54,7 +53,10 @@ export class Generation implements OrderedRequest {
   promotion: Promotion | undefined;
   /** The cache's when it got its slot. */
   namespace = '';
-  /** Tokens that it had found cached when its logits were not numbers: it is computed once more without them; 0: it is not. */
+  /**
+   * Tokens that it had found cached when its logits were not numbers: it is computed once more without them; 0: it is
+   * not.
+   */
   distrustedTokens = 0;
   /** What tiers brought for it, until it has a slot. */
   held: HeldText | undefined;
@@ -104,7 +106,10 @@ export class Generation implements OrderedRequest {
   lastTokenMs = Number.NaN;
   /** When it got its first token; -1: it has none. */
   firstTokenAtMs = -1;
-  /** That of the sequence which gave tokens of the answer over selected tokens, also once an exact one goes on with them. */
+  /**
+   * That of the sequence which gave tokens of the answer over selected tokens, also once an exact one goes on with
+   * them.
+   */
   #selection: TokenSelection | undefined;
   readonly #cache: KvCache;
   /** Tokens that were cached when it first got a slot, or when that was asked before; -1: not known. */
@@ -129,7 +134,9 @@ export class Generation implements OrderedRequest {
     this.#sampledText = new GeneratedText(this);
     this.rules = rulesOf(request.sampler);
     const seed = this.rules?.seed;
-    this.seed = seed === undefined ? randomSeed() : seed <= Number.MAX_SAFE_INTEGER - answer ? seed + answer : seed - 2 ** 53 + answer;
+    this.seed = seed === undefined
+      ? randomSeed()
+      : seed <= Number.MAX_SAFE_INTEGER - answer ? seed + answer : seed - 2 ** 53 + answer;
     this.deadlineAtMs = nowMs + (request.deadlineMs ?? Infinity);
     const { pieces, stopStrings, logProbabilities } = request;
     this.answerText = pieces === undefined ? undefined : new AnswerText({ pieces, stopStrings, arrival });
@@ -228,7 +235,8 @@ export class Generation implements OrderedRequest {
   /** Whether the logits behind its text may be cached: they are those of a prompt, which other requests may have. */
   get keepsLogits(): boolean {
     const { caching } = this;
-    return this.generatedTokens === 0 && this.sequence?.isLossy !== true && (caching === 'read-write' || caching === 'write');
+    return this.generatedTokens === 0 && this.sequence?.isLossy !== true
+      && (caching === 'read-write' || caching === 'write');
   }
 
   /** Whether it has got no token since it last gave way to others: to do so again would be in vain. */
@@ -242,7 +250,8 @@ export class Generation implements OrderedRequest {
     const its = other.request;
     if (needs !== undefined && !(its.needs?.every((name) => needs.includes(name)) ?? false)) return false;
     return tenant === its.tenant && salt === its.salt && adapter === its.adapter
-      && (caching === 'read-write' || caching === 'write') && (other.caching === 'read-write' || other.caching === 'read');
+      && (caching === 'read-write' || caching === 'write')
+      && (other.caching === 'read-write' || other.caching === 'read');
   }
 
   /** The error it ends with when it is cancelled. */
@@ -250,7 +259,9 @@ export class Generation implements OrderedRequest {
     return createError('KV_ABORTED', { operation: 'generating' }, { cause: reason });
   }
 
-  /** The error it ends with when its deadline has passed. Its cause is what the request has lacked, where that is known. */
+  /**
+   * The error it ends with when its deadline has passed. Its cause is what the request has lacked, where that is known.
+   */
   lateError(): Error {
     const { deadlineMs = Infinity, maxNewTokens } = this.request;
     const details = { deadlineMs, generatedTokens: this.generatedTokens, maxNewTokens };
@@ -285,8 +296,8 @@ export class Generation implements OrderedRequest {
   }
 
   /**
-   * Takes a slot by a fork of the sequence of another answer, whose whole prompt is valid there. Its last token is computed again, for its
-   * own logits.
+   * Takes a slot by a fork of the sequence of another answer, whose whole prompt is valid there. Its last token is
+   * computed again, for its own logits.
    */
   startFrom(leader: Generation): void {
     const sequence = leader.sequence!.fork();
@@ -355,8 +366,8 @@ export class Generation implements OrderedRequest {
   }
 
   /**
-   * Takes the tokens of its pass back, for which it has ended before they were counted: its input may have been gone, and no request shall
-   * find in the cache what was computed without.
+   * Takes the tokens of its pass back, for which it has ended before they were counted: its input may have been gone,
+   * and no request shall find in the cache what was computed without.
    */
   forgetPass(): void {
     if (this.request.input !== undefined) this.sequence!.truncate(this.length);
@@ -367,7 +378,10 @@ export class Generation implements OrderedRequest {
     this.sequence!.truncate(this.length - this.passTokens);
   }
 
-  /** Adds the next token of the answer to its text: before `accept`, since this calls a function of the request, which may end it. */
+  /**
+   * Adds the next token of the answer to its text: before `accept`, since this calls a function of the request, which
+   * may end it.
+   */
   acceptText(token: number): void {
     const isStop = this.#isStop(token);
     if (!isStop) this.answerText?.push(token);
@@ -388,7 +402,8 @@ export class Generation implements OrderedRequest {
     if (this.answerText?.stopString !== undefined) return this.#result('stop', undefined, nowMs);
     const { maxNewTokens, caching } = this.request;
     if (this.generatedTokens >= maxNewTokens) return this.#result('length', undefined, nowMs);
-    if (caching !== 'off' && !this.sequence!.isReleased) this.sequence!.append(token); // its tokenizer may have taken the slot away
+    // its tokenizer may have taken the slot away
+    if (caching !== 'off' && !this.sequence!.isReleased) this.sequence!.append(token);
     return undefined;
   }
 
@@ -406,9 +421,12 @@ export class Generation implements OrderedRequest {
     this.#isAnswered = true;
     const { promptTokens, admission, promotion, preemptions, logProbabilities, side } = this;
     return {
-      tokens: this.text.slice(promptTokens, this.textTokens), finishReason, stopToken, stopString: this.answerText?.stopString,
-      text: this.answerText?.text, logProbabilities, promptTokens, cachedTokens: admission?.cachedTokens ?? 0, promotion, selection: this.#selection?.counts, preemptions,
-      firstTokenMs: (this.firstTokenAtMs < 0 ? nowMs : this.firstTokenAtMs) - this.submittedMs, totalMs: nowMs - this.submittedMs, side,
+      tokens: this.text.slice(promptTokens, this.textTokens), finishReason, stopToken,
+      stopString: this.answerText?.stopString,
+      text: this.answerText?.text, logProbabilities, promptTokens, cachedTokens: admission?.cachedTokens ?? 0,
+      promotion, selection: this.#selection?.counts, preemptions,
+      firstTokenMs: (this.firstTokenAtMs < 0 ? nowMs : this.firstTokenAtMs) - this.submittedMs,
+      totalMs: nowMs - this.submittedMs, side,
     };
   }
 

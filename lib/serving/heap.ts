@@ -1,6 +1,6 @@
-// Heap: a binary heap: the first item of an order, and changes in logarithmic time. `moved` is told the index of each item that
-// moves, so that an item that is not the first can be updated or removed. An order that throws leaves all items in it, out of
-// order.
+// Heap: a binary heap: the first item of an order, and changes in logarithmic time. `moved` is told the index of each
+// item that moves, so that an item that is not the first can be updated or removed. An order that throws leaves all
+// items in it, out of order.
 
 export class Heap<T> {
   readonly #order: (a: T, b: T) => number;

@@ -1,8 +1,9 @@
-// LoadingRequests: requests that wait for text of their prompts to come from tiers below the device, while others compute. Each begins to
-// wait for a slot when what was worth loading is there, which is held for it until it has one, and stops loading when it ends before. Loads wait for
-// room, so that what came for one request does not go for what comes for another. Without tiers there are none.
+// LoadingRequests: requests that wait for text of their prompts to come from tiers below the device, while others
+// compute. Each begins to wait for a slot when what was worth loading is there, which is held for it until it has one,
+// and stops loading when it ends before. Loads wait for room, so that what came for one request does not go for what
+// comes for another. Without tiers there are none.
 
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { Generation } from './generation.js';
 
 /** Requests whose text comes, or is held, at most: those that are admitted next. */
@@ -33,14 +34,18 @@ export class LoadingRequests {
   }
 
   /**
-   * Loads what tiers have of a request's prompt, if they have some that it can use; calls `onOver` when that is over, whatever came of it,
-   * unless the request was dropped. Returns whether there is anything to wait for.
+   * Loads what tiers have of a request's prompt, if they have some that it can use; calls `onOver` when that is over,
+   * whatever came of it, unless the request was dropped. Returns whether there is anything to wait for.
    */
   start(generation: Generation, onOver: () => void): boolean {
     const { caching } = generation.request;
     const { tiers } = this.#cache.prefixes;
-    if (tiers === undefined || (caching !== 'read-write' && caching !== 'read') || !this.#canUse(generation)) return false;
-    if (!tiers.mayHaveMore && this.#cache.prefixes.lookup({ ...promptOf(generation), needs: [] }).demotedTokens === 0) return false;
+    if (tiers === undefined || (caching !== 'read-write' && caching !== 'read') || !this.#canUse(generation)) {
+      return false;
+    }
+    if (!tiers.mayHaveMore && this.#cache.prefixes.lookup({ ...promptOf(generation), needs: [] }).demotedTokens === 0) {
+      return false;
+    }
     this.#loading.set(generation, { abort: new AbortController(), onOver, pages: 0 });
     this.#waiting.add(generation);
     this.beginNext();

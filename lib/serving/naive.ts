@@ -1,5 +1,5 @@
-// NaiveScheduler: one request at a time, in the order given: the batching loop with a batch of one. What the other schedulers are
-// compared with, and enough for a command line. The prefix cache helps it as it helps them.
+// NaiveScheduler: one request at a time, in the order given: the batching loop with a batch of one. What the other
+// schedulers are compared with, and enough for a command line. The prefix cache helps it as it helps them.
 
 import { ContinuousBatching } from './continuous-batching.js';
 import { Generation } from './generation.js';
@@ -24,9 +24,9 @@ export class NaiveScheduler {
   }
 
   /**
-   * Runs the requests one after the other; yields how each ended. Rejects when the cache cannot go on (lost driver, closed), and for
-   * wrong options of a request, whose index the error names, when its turn comes. Leaving the loop early leaves the requests
-   * behind it undone.
+   * Runs the requests one after the other; yields how each ended. Rejects when the cache cannot go on (lost driver,
+   * closed), and for wrong options of a request, whose index the error names, when its turn comes. Leaving the loop
+   * early leaves the requests behind it undone.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
     const { cache, clock } = this.#options;
@@ -36,8 +36,11 @@ export class NaiveScheduler {
     let index = 0;
     for (const options of checkRequests(owner, requests)) {
       const request = readRequest(owner, options, this.#options, index);
-      const batching = new ContinuousBatching(this.#options, { totals: this.#totals }); // a pass that was given up goes on in the last one
-      const generation = new Generation({ cache, request, arrival: index, nowMs: clock.now(), listener: outcomes.listener(index) });
+      // a pass that was given up goes on in the last one
+      const batching = new ContinuousBatching(this.#options, { totals: this.#totals });
+      const generation = new Generation({
+        cache, request, arrival: index, nowMs: clock.now(), listener: outcomes.listener(index),
+      });
       batching.requests.expect(generation);
       batching.enqueueFitting(generation, budgets);
       yield* outcomes.of(batching);

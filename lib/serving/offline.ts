@@ -1,6 +1,6 @@
-// OfflineScheduler: continuous batching for a known list of requests, where the time of all counts and not that of each. Requests
-// with a common prefix follow each other, so that the later ones find its rows while they are cached. For the cache's thread; the
-// caller's loop drives it.
+// OfflineScheduler: continuous batching for a known list of requests, where the time of all counts and not that of
+// each. Requests with a common prefix follow each other, so that the later ones find its rows while they are cached.
+// For the cache's thread; the caller's loop drives it.
 
 import { oneOf, readOptions, withDefault } from '../base/options.js';
 import { ContinuousBatching } from './continuous-batching.js';
@@ -8,13 +8,15 @@ import { Generation } from './generation.js';
 import { noTotals, type ServingTotals } from './open-requests.js';
 import { OutcomeCollector, type GenerationOutcome } from './outcome.js';
 import { budgetsOf, checkRequests, readRequest, type GenerationRequest, type ReadRequest } from './request.js';
-import { completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
+import {
+  completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions,
+} from './scheduler-options.js';
 
 /** Options of `OfflineScheduler`. */
 export interface OfflineSchedulerOptions extends SchedulerOptions {
   /**
-   * `prefix`: requests whose prompts have a common prefix follow each other. `given`: in the order of the list. `order` decides
-   * among the next of them. Default `prefix`.
+   * `prefix`: requests whose prompts have a common prefix follow each other. `given`: in the order of the list. `order`
+   * decides among the next of them. Default `prefix`.
    */
   readonly arrangement?: 'prefix' | 'given' | undefined;
 }
@@ -47,9 +49,10 @@ export class OfflineScheduler {
   }
 
   /**
-   * Runs all requests; yields how each ended, as they end. Rejects at once for wrong options of any request, whose index the error
-   * names; later only when the cache cannot go on (lost driver, closed). Leaving the loop early ends the open requests. It is over when
-   * all requests have ended, also while the engine still computes a pass that was given up.
+   * Runs all requests; yields how each ended, as they end. Rejects at once for wrong options of any request, whose
+   * index the error names; later only when the cache cannot go on (lost driver, closed). Leaving the loop early ends
+   * the open requests. It is over when all requests have ended, also while the engine still computes a pass that was
+   * given up.
    */
   async *run(requests: Iterable<GenerationRequest>): AsyncGenerator<GenerationOutcome, void, undefined> {
     const { cache, clock, maxBatch } = this.#options;
@@ -71,7 +74,9 @@ export class OfflineScheduler {
     for (const generation of generations) batching.requests.expect(generation);
     yield* outcomes.of(batching, () => {
       // More than a batch waits, so that a request that waits for another's prompt is passed by others.
-      while (fed < generations.length && batching.waitingRequests < 2 * maxBatch) batching.enqueueFitting(generations[fed++]!, budgets);
+      while (fed < generations.length && batching.waitingRequests < 2 * maxBatch) {
+        batching.enqueueFitting(generations[fed++]!, budgets);
+      }
     });
   }
 }

@@ -1,5 +1,6 @@
-// OnlineScheduler: continuous batching for a server. Requests arrive while others decode; each answer streams as it is generated.
-// It steps by itself while there is work, and gives the event loop a turn after every step. For the cache's thread.
+// OnlineScheduler: continuous batching for a server. Requests arrive while others decode; each answer streams as it is
+// generated. It steps by itself while there is work, and gives the event loop a turn after every step. For the cache's
+// thread.
 //
 // Invariant: at most `maxWaiting` new requests wait. `submit` refuses further ones, and never waits itself.
 
@@ -7,7 +8,7 @@ import { setImmediate } from 'node:timers/promises';
 
 import { createError } from '../base/errors.js';
 import { checkStack } from '../base/stack.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../device/wait.js';
 import { checkInteger, integer, readOptions, withDefault } from '../base/options.js';
 import { ContinuousBatching } from './continuous-batching.js';
@@ -15,8 +16,12 @@ import type { EngineState } from './engine-calls.js';
 import { Generation } from './generation.js';
 import type { ServingTotals } from './open-requests.js';
 import type { RequestsPicture } from './request-picture.js';
-import { budgetsOf, checkFits, readRequest, type Budgets, type GenerationRequest, type ReadRequest } from './request.js';
-import { asError, completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions } from './scheduler-options.js';
+import {
+  budgetsOf, checkFits, readRequest, type Budgets, type GenerationRequest, type ReadRequest,
+} from './request.js';
+import {
+  asError, completeOptions, schedulerSpec, type ReadSchedulerOptions, type SchedulerOptions,
+} from './scheduler-options.js';
 import type { ServingTimes } from './serving-times.js';
 import { TokenStream } from './token-stream.js';
 
@@ -110,8 +115,8 @@ export class OnlineScheduler {
   }
 
   /**
-   * Queues a request; its tokens come through the stream. Throws KV_QUEUE_FULL (await `queueFree()`, or tell the client to
-   * retry), KV_LENGTH_OUT_OF_RANGE and KV_OUT_OF_PAGES (it would not fit an empty cache), KV_CLOSED, and for wrong
+   * Queues a request; its tokens come through the stream. Throws KV_QUEUE_FULL (await `queueFree()`, or tell the client
+   * to retry), KV_LENGTH_OUT_OF_RANGE and KV_OUT_OF_PAGES (it would not fit an empty cache), KV_CLOSED, and for wrong
    * options; then nothing has changed. Errors after that end the stream.
    */
   submit(request: GenerationRequest): TokenStream {
@@ -119,10 +124,10 @@ export class OnlineScheduler {
   }
 
   /**
-   * Queues requests for several answers to one prompt, 1 … 128, all or none of them. The prompt is computed once: when the first has
-   * computed it, the others fork from it, as far as there is room, and share its memory until they differ. Each ends by itself. With a seed
-   * answer `i` draws the numbers of seed + i; a function of your own is asked for all alike. Throws as `submit`, KV_QUEUE_FULL where the
-   * queue lacks room for all.
+   * Queues requests for several answers to one prompt, 1 … 128, all or none of them. The prompt is computed once: when
+   * the first has computed it, the others fork from it, as far as there is room, and share its memory until they
+   * differ. Each ends by itself. With a seed answer `i` draws the numbers of seed + i; a function of your own is asked
+   * for all alike. Throws as `submit`, KV_QUEUE_FULL where the queue lacks room for all.
    */
   submitAnswers(request: GenerationRequest, answers: number): readonly TokenStream[] {
     const owner = 'OnlineScheduler.submitAnswers';
@@ -160,7 +165,9 @@ export class OnlineScheduler {
     return made.map(({ stream }) => stream);
   }
 
-  #make(request: ReadRequest, answer: number, nowMs: number): { readonly stream: TokenStream; readonly generation: Generation } {
+  #make(
+    request: ReadRequest, answer: number, nowMs: number,
+  ): { readonly stream: TokenStream; readonly generation: Generation } {
     const stream: TokenStream = new TokenStream({
       cancel: () => { this.#batching.end(generation, generation.abortError()); },
       finish: () => { this.#batching.finish(generation); },
@@ -174,8 +181,8 @@ export class OnlineScheduler {
   }
 
   /**
-   * Resolves when the queue has room for one more request. All waiting calls resolve; the first `submit` gets the place. Rejects
-   * with KV_TIMEOUT, KV_ABORTED or KV_CLOSED.
+   * Resolves when the queue has room for one more request. All waiting calls resolve; the first `submit` gets the
+   * place. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED.
    */
   async queueFree(options: WaitOptions = {}): Promise<void> {
     await waitUntil('room in the queue', readWaitOptions('OnlineScheduler.queueFree', options), () => {
@@ -190,10 +197,10 @@ export class OnlineScheduler {
   }
 
   /**
-   * Has no further pass begin, and resolves when none runs and no request has a slot: then the budgets may be lowered to lend
-   * memory, and the engine's weights exchanged (`prefixes.setNamespace` before `resume`). Open requests stay, and go on with the
-   * tokens that they have; new ones are queued, where the budgets as they were suffice for them. Signals and deadlines count on.
-   * Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; it is paused all the same.
+   * Has no further pass begin, and resolves when none runs and no request has a slot: then the budgets may be lowered
+   * to lend memory, and the engine's weights exchanged (`prefixes.setNamespace` before `resume`). Open requests stay,
+   * and go on with the tokens that they have; new ones are queued, where the budgets as they were suffice for them.
+   * Signals and deadlines count on. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; it is paused all the same.
    */
   async pause(options: WaitOptions = {}): Promise<void> {
     const read = readWaitOptions('OnlineScheduler.pause', options);
@@ -206,7 +213,10 @@ export class OnlineScheduler {
     }, this.#noticing);
   }
 
-  /** Lets requests start again after `pause`; one that needs more than the budgets are now waits for larger ones. Throws KV_CLOSED. */
+  /**
+   * Lets requests start again after `pause`; one that needs more than the budgets are now waits for larger ones. Throws
+   * KV_CLOSED.
+   */
   resume(): void {
     this.#checkOpen('resume');
     this.#budgetsBeforePause = undefined;
@@ -220,9 +230,10 @@ export class OnlineScheduler {
   }
 
   /**
-   * Takes no more requests, ends the open ones with KV_CLOSED at once, and waits until the engine's running pass is over: then
-   * nothing uses their memory any more, and the cache can be closed. The cache stays open. Rejects with KV_TIMEOUT or KV_ABORTED,
-   * also while the engine never answers; the scheduler is closed all the same, and `close` may be called again to wait longer.
+   * Takes no more requests, ends the open ones with KV_CLOSED at once, and waits until the engine's running pass is
+   * over: then nothing uses their memory any more, and the cache can be closed. The cache stays open. Rejects with
+   * KV_TIMEOUT or KV_ABORTED, also while the engine never answers; the scheduler is closed all the same, and `close`
+   * may be called again to wait longer.
    */
   async close(options: WaitOptions = {}): Promise<void> {
     const read = readWaitOptions('OnlineScheduler.close', options);

@@ -1,5 +1,6 @@
-// OpenRequests: the requests of a scheduler that have not ended: they are watched for signals and deadlines, wait, count for their
-// tenants and in the totals, and end exactly once. Which of them run, and what they hold, is decided elsewhere.
+// OpenRequests: the requests of a scheduler that have not ended: they are watched for signals and deadlines, wait,
+// count for their tenants and in the totals, and end exactly once. Which of them run, and what they hold, is decided
+// elsewhere.
 
 import type { Generation } from './generation.js';
 import type { TokenLogProbability } from './plain-sampling.js';
@@ -32,7 +33,10 @@ export interface ServingTotals {
   preemptions: number;
   /** Times that logits of a request were not numbers: nothing that it had computed is cached. */
   badLogits: number;
-  /** Of these, times that the request was computed once more without the cached text that it had found, and well: that text was dropped. */
+  /**
+   * Of these, times that the request was computed once more without the cached text that it had found, and well: that
+   * text was dropped.
+   */
   recoveredRequests: number;
   /** Milliseconds that the engine's `prefill` took. */
   prefillMs: number;
@@ -48,7 +52,10 @@ export function noTotals(): ServingTotals {
 }
 
 export interface OpenRequestsOptions extends RequestWatchOptions {
-  /** Gives slots to followers of a request whose prompt has just been computed, and takes them out of its list; or leaves them there. */
+  /**
+   * Gives slots to followers of a request whose prompt has just been computed, and takes them out of its list; or
+   * leaves them there.
+   */
   readonly onPrompt: (leader: Generation) => void;
   /** Lets a request start that followed another. */
   readonly onFollower: (generation: Generation) => void;
@@ -90,7 +97,9 @@ export class OpenRequests {
     return this.#open;
   }
 
-  /** Adds a request that may not start yet. Its signal and its deadline count from now on. Throws what the clock throws. */
+  /**
+   * Adds a request that may not start yet. Its signal and its deadline count from now on. Throws what the clock throws.
+   */
   expect(generation: Generation): void {
     this.#open.add(generation);
     generation.onFailure = this.#onFailure;
@@ -181,7 +190,8 @@ export class OpenRequests {
     const { lastTokenMs } = generation;
     const result = generation.accept(token, nowMs, logProbability);
     this.totals.generatedTokens += generation.generatedTokens - before;
-    if (Number.isNaN(lastTokenMs)) this.#times.observeFirstToken(nowMs - generation.submittedMs, promptSource(generation));
+    if (Number.isNaN(
+      lastTokenMs)) this.#times.observeFirstToken(nowMs - generation.submittedMs, promptSource(generation));
     else this.#times.betweenTokens.observe(nowMs - lastTokenMs);
     if (result === undefined) return;
     this.#times.total.observe(result.totalMs);

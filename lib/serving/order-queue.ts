@@ -1,7 +1,7 @@
-// OrderQueue: waiting requests by the scheduler's order. Of what an order compares, only the tokens of the tenant change while a
-// request waits: so each tenant's requests are a heap, and the tenants are a heap by their first requests. A step touches the
-// tenants for which tokens were computed, and no request. The order is called only within steps, since it may be the user's
-// function, and throw.
+// OrderQueue: waiting requests by the scheduler's order. Of what an order compares, only the tokens of the tenant
+// change while a request waits: so each tenant's requests are a heap, and the tenants are a heap by their first
+// requests. A step touches the tenants for which tokens were computed, and no request. The order is called only within
+// steps, since it may be the user's function, and throw.
 //
 // Requests that have ended stay until they come first, or `forgetEnded`.
 
@@ -58,7 +58,9 @@ export class OrderQueue {
     this.#update(queue);
   }
 
-  /** Moves a tenant whose share has grown. Call it before another share grows, so that one is out of place at a time. */
+  /**
+   * Moves a tenant whose share has grown. Call it before another share grows, so that one is out of place at a time.
+   */
   reorder(share: TenantShare): void {
     if (this.#tenants.length < 2) return; // nothing to be out of place with
     const queue = this.#byShare.get(share);

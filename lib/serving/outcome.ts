@@ -1,5 +1,5 @@
-// GenerationOutcome: how one of many requests ended, as Promise.allSettled would say it; and the collector that steps a batching
-// loop and yields the outcomes of its requests in the order in which they come.
+// GenerationOutcome: how one of many requests ended, as Promise.allSettled would say it; and the collector that steps a
+// batching loop and yields the outcomes of its requests in the order in which they come.
 
 import { createError } from '../base/errors.js';
 import { ChangeSignal, nextChange } from '../device/wait.js';
@@ -31,10 +31,13 @@ export class OutcomeCollector {
   }
 
   /**
-   * Steps until all requests of `batching` have ended, also while a pass of theirs goes on; before each step, `feed` enqueues those
-   * that may start. Yields the outcomes as they come. Throws what a step throws; ends all requests when it is left early.
+   * Steps until all requests of `batching` have ended, also while a pass of theirs goes on; before each step, `feed`
+   * enqueues those that may start. Yields the outcomes as they come. Throws what a step throws; ends all requests when
+   * it is left early.
    */
-  async *of(batching: ContinuousBatching, feed: () => void = () => {}): AsyncGenerator<GenerationOutcome, void, undefined> {
+  async *of(
+    batching: ContinuousBatching, feed: () => void = () => {},
+  ): AsyncGenerator<GenerationOutcome, void, undefined> {
     const { requests } = batching;
     const step = async (): Promise<void> => {
       feed();
@@ -46,7 +49,8 @@ export class OutcomeCollector {
       yield* this.#take();
     } finally {
       batching.failAll(createError('KV_ABORTED', { operation: 'generating' }));
-      for (const outcome of this.#take()) if (outcome.status === 'fulfilled') outcome.value.side?.close(); // the caller has left the run
+      // the caller has left the run
+      for (const outcome of this.#take()) if (outcome.status === 'fulfilled') outcome.value.side?.close();
     }
   }
 
@@ -55,7 +59,10 @@ export class OutcomeCollector {
     for (let next = this.#outcomes.shift(); next !== undefined; next = this.#outcomes.shift()) yield next;
   }
 
-  /** Yields the outcomes that come until `work` is over, or `isDone` says that no more will. Throws what `work` rejects with. */
+  /**
+   * Yields the outcomes that come until `work` is over, or `isDone` says that no more will. Throws what `work` rejects
+   * with.
+   */
   async *#during(work: Promise<unknown>, isDone: () => boolean): AsyncGenerator<GenerationOutcome, void, undefined> {
     let isOver = false;
     let failure: { readonly error: unknown } | undefined;

@@ -1,12 +1,13 @@
-// The demand for a pass: whether an open request needs what it computes. That is each request in it, and where all of these have ended one
-// that waits and begins with the same text, which it would find in the prefix cache. Searches only then. Ends and drops nothing.
+// The demand for a pass: whether an open request needs what it computes. That is each request in it, and where all of
+// these have ended one that waits and begins with the same text, which it would find in the prefix cache. Searches only
+// then. Ends and drops nothing.
 
 import type { Generation } from './generation.js';
 import type { Pass } from './step-passes.js';
 
 /**
- * Whether one of the `open` requests needs the answer to a pass. `minTokens`: tokens that a request which waits must save by it, as
- * `minPendingTokens` of schedulers; Infinity: such requests do not count.
+ * Whether one of the `open` requests needs the answer to a pass. `minTokens`: tokens that a request which waits must
+ * save by it, as `minPendingTokens` of schedulers; Infinity: such requests do not count.
  */
 export function isPassNeeded(pass: Pass, open: Iterable<Generation>, minTokens: number): boolean {
   if (!pass.hasEnded) return true;
@@ -38,7 +39,8 @@ export function commonTokens(generation: Generation, other: Generation): number 
   let at = 0;
   if (end > comparedTokens) {
     const [a, b] = [bytesOf(generation.text), bytesOf(other.text)];
-    for (let next = 4 * comparedTokens; next <= 4 * end && a.compare(b, 4 * at, next, 4 * at, next) === 0; next += 4 * comparedTokens) at = next / 4;
+    for (let next = 4 * comparedTokens; next <= 4 * end && a.compare(b, 4 * at, next, 4 * at, next) === 0;
+        next += 4 * comparedTokens) at = next / 4;
   }
   while (at < end && generation.text[at] === other.text[at]) at += 1;
   return at;

@@ -1,5 +1,6 @@
-// RequestsPicture: the open requests of a scheduler at one moment, for pages and terminals that watch it. Numbers only: neither text nor
-// tokens, tenants or salts. Made only when it is asked for; of those that wait only the first are in it.
+// RequestsPicture: the open requests of a scheduler at one moment, for pages and terminals that watch it. Numbers only:
+// neither text nor tokens, tenants or salts. Made only when it is asked for; of those that wait only the first are in
+// it.
 
 import type { Generation } from './generation.js';
 
@@ -48,11 +49,16 @@ export function pictureOfRequests(open: Iterable<Generation>, nowMs: number): Re
 }
 
 function pictureOf(generation: Generation, nowMs: number): PictureRequest {
-  const { arrival, sequence, promptTokens, length, generatedTokens, request, submittedMs, admission, firstTokenAtMs, preemptions, urgency } = generation;
+  const {
+    arrival, sequence, promptTokens, length, generatedTokens, request, submittedMs, admission, firstTokenAtMs,
+    preemptions, urgency,
+  } = generation;
   const rounded = (ms: number): number => Math.round(10 * ms) / 10;
   return {
-    number: arrival, slot: sequence?.slot ?? -1, promptTokens, cachedTokens: admission?.cachedTokens ?? 0, computedTokens: length, generatedTokens,
-    maxNewTokens: request.maxNewTokens, ageMs: rounded(nowMs - submittedMs), waitMs: admission === undefined ? null : rounded(admission.waitMs),
+    number: arrival, slot: sequence?.slot ?? -1, promptTokens, cachedTokens: admission?.cachedTokens ?? 0,
+    computedTokens: length, generatedTokens,
+    maxNewTokens: request.maxNewTokens, ageMs: rounded(nowMs - submittedMs),
+    waitMs: admission === undefined ? null : rounded(admission.waitMs),
     firstTokenMs: firstTokenAtMs < 0 ? null : rounded(firstTokenAtMs - submittedMs), preemptions, urgency,
   };
 }

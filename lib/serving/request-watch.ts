@@ -1,5 +1,5 @@
-// RequestWatch: ends requests when their signal is aborted or their deadline passes, also in the middle of a step. It listens to
-// each signal once and sets one alarm, for the first deadline; it searches no list.
+// RequestWatch: ends requests when their signal is aborted or their deadline passes, also in the middle of a step. It
+// listens to each signal once and sets one alarm, for the first deadline; it searches no list.
 
 import type { Generation } from './generation.js';
 import { Heap } from './heap.js';
@@ -31,7 +31,10 @@ export class RequestWatch {
     this.#options = options;
   }
 
-  /** Watches a request; ends it at once where its signal is aborted already. Throws what the clock throws, and does not watch it then. */
+  /**
+   * Watches a request; ends it at once where its signal is aborted already. Throws what the clock throws, and does not
+   * watch it then.
+   */
   add(generation: Generation): void {
     const { signal } = generation.request;
     try {
@@ -67,7 +70,8 @@ export class RequestWatch {
   check(): void {
     if (this.#deadlines.length === 0) return;
     const nowMs = this.#options.clock.now();
-    for (let first = this.#deadlines.first; first !== undefined && first.deadlineAtMs <= nowMs; first = this.#deadlines.first) {
+    for (let first = this.#deadlines.first; first !== undefined && first.deadlineAtMs <= nowMs;
+        first = this.#deadlines.first) {
       this.#end(first, first.lateError());
     }
   }
@@ -79,13 +83,16 @@ export class RequestWatch {
       this.#endAborted(signal);
     };
     signal.addEventListener('abort', listener);
-    const listening = { generations: new Set<Generation>(), stop: () => { signal.removeEventListener('abort', listener); } };
+    const listening =
+      { generations: new Set<Generation>(), stop: () => { signal.removeEventListener('abort', listener); } };
     this.#bySignal.set(signal, listening);
     return listening;
   }
 
   #endAborted(signal: AbortSignal): void {
-    for (const generation of this.#bySignal.get(signal)?.generations ?? []) this.#end(generation, generation.abortError(signal.reason));
+    for (const generation of this.#bySignal.get(signal)?.generations ?? []) {
+      this.#end(generation, generation.abortError(signal.reason));
+    }
   }
 
   #end(generation: Generation, error: Error): void {

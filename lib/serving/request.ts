@@ -1,11 +1,16 @@
-// GenerationRequest: what to generate: meaning, unit, range and default of each option, and how they are read. The prompt's tokens
-// are copied, so the caller may use the array again.
+// GenerationRequest: what to generate: meaning, unit, range and default of each option, and how they are read. The
+// prompt's tokens are copied, so the caller may use the array again.
 
 import { createError } from '../base/errors.js';
-import { cachingField, checkTokens, itemsField, maxToken, sortItems, tokensField, type AcquireOptions, type PromptItem } from '../cache/acquire-options.js';
-import type { KvCache } from '../cache/kv-cache.js';
-import { selectionField, type SelectionOptions } from '../importance/selection-options.js';
-import { abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readArray, readIterable, readOptions, string, text, withDefault, withoutRevoked, type Field, type OptionsOf } from '../base/options.js';
+import { cachingField, itemsField, type AcquireOptions } from '../kv-cache/acquire-options.js';
+import { sortItems, type PromptItem } from '../prefix/prompt-encoder.js';
+import { checkTokens, maxToken, tokensField } from '../prefix/prompt-tokens.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
+import { selectionField, type SelectionOptions } from '../tiers/selection/selected-text.js';
+import {
+  abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readArray, readIterable, readOptions, string,
+  text, withDefault, withoutRevoked, type Field, type OptionsOf,
+} from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { AnswerTokenizer, TokenPieces } from './answer-text.js';
 import { greedy, rulesOf, type Sampler } from './sampling.js';
@@ -22,46 +27,61 @@ export interface GenerationRequest extends Prompt {
   /** Tokens that end the answer, without being part of it. Default: none. */
   readonly stopTokens?: Iterable<number> | undefined;
   /**
-   * Texts that end the answer, none of them empty: `text` ends before the first that comes, wherever it begins and ends in the tokens.
-   * `tokens` has those of the stop string too. They need a `tokenizer`. Default: none.
+   * Texts that end the answer, none of them empty: `text` ends before the first that comes, wherever it begins and ends
+   * in the tokens. `tokens` has those of the stop string too. They need a `tokenizer`. Default: none.
    */
   readonly stopStrings?: readonly string[] | undefined;
-  /** Makes text of the answer, for `stopStrings`, `result.text` and `stream.pieces()`: a LlamaTokenizer, say. Default: none. */
+  /**
+   * Makes text of the answer, for `stopStrings`, `result.text` and `stream.pieces()`: a LlamaTokenizer, say. Default:
+   * none.
+   */
   readonly tokenizer?: AnswerTokenizer | undefined;
   /**
-   * Gives the log-probability of each token of the answer, and those of so many most likely tokens, 0 … 1,000, by the logits as the engine
-   * gave them: in `result.logProbabilities` and the stream's. The engine must answer with logits. Default: none.
+   * Gives the log-probability of each token of the answer, and those of so many most likely tokens, 0 … 1,000, by the
+   * logits as the engine gave them: in `result.logProbabilities` and the stream's. The engine must answer with logits.
+   * Default: none.
    */
   readonly logProbabilities?: number | undefined;
   /** How the next token is chosen. Default `greedy`. Not called where the engine answers with tokens. */
   readonly sampler?: Sampler | undefined;
-  /** 0 … 255: a more urgent request is admitted first, and preempts less urgent ones where it needs their slot or memory. Default 0. */
+  /**
+   * 0 … 255: a more urgent request is admitted first, and preempts less urgent ones where it needs their slot or
+   * memory. Default 0.
+   */
   readonly urgency?: number | undefined;
-  /** Ms from submission after which it ends with KV_DEADLINE_EXCEEDED, waiting or running, at once; 0 or more. Default: none. */
+  /**
+   * Ms from submission after which it ends with KV_DEADLINE_EXCEEDED, waiting or running, at once; 0 or more. Default:
+   * none.
+   */
   readonly deadlineMs?: number | undefined;
   /**
-   * Hands rows of side tensors over to a next stage: `result.side`, and `stream.side` while it grows. `true`: of all that it carries
-   * (`needs`). Names: of these. The result's must be closed. Default `false`.
+   * Hands rows of side tensors over to a next stage: `result.side`, and `stream.side` while it grows. `true`: of all
+   * that it carries (`needs`). Names: of these. The result's must be closed. Default `false`.
    */
   readonly handOver?: boolean | readonly string[] | undefined;
   /**
-   * What the engine needs for this request beside its tokens, as `EnginePass.inputs`: rows that the stage before has handed over, or those
-   * of an image. It must follow from tokens, items, tenant, salt and adapter, as K and V do: requests that are alike in these share
-   * what was computed. Default: undefined.
+   * What the engine needs for this request beside its tokens, as `EnginePass.inputs`: rows that the stage before has
+   * handed over, or those of an image. It must follow from tokens, items, tenant, salt and adapter, as K and V do:
+   * requests that are alike in these share what was computed. Default: undefined.
    */
   readonly input?: unknown;
   /**
-   * Called once, when no pass of the engine reads `input` any more: after the request has ended, which it may do in the middle of a pass,
-   * and that pass is over. Let go there of what `input` lies in: close hand-overs, release images. Default: nothing is called.
+   * Called once, when no pass of the engine reads `input` any more: after the request has ended, which it may do in the
+   * middle of a pass, and that pass is over. Let go there of what `input` lies in: close hand-overs, release images.
+   * Default: nothing is called.
    */
   readonly releaseInput?: (() => void) | undefined;
   /**
-   * Loads only important tokens of what tiers have of its prompt: sooner, and the answer is not exact (docs/importance.md). What is on the device
-   * is used whole, and where tiers have no more the answer is exact (`result.selection` says). Needs an engine with `canSelect`, `caching`
-   * `read-write` or `read`, and neither `needs` nor `handOver`. Default: none.
+   * Loads only important tokens of what tiers have of its prompt: sooner, and the answer is not exact
+   * (docs/importance.md). What is on the device is used whole, and where tiers have no more the answer is exact
+   * (`result.selection` says). Needs an engine with `canSelect`, `caching` `read-write` or `read`, and neither `needs`
+   * nor `handOver`. Default: none.
    */
   readonly selection?: SelectionOptions | undefined;
-  /** For an `order` of your own, which sees it as `OrderedRequest.orderValue`: what a client has paid, say. Default: undefined. */
+  /**
+   * For an `order` of your own, which sees it as `OrderedRequest.orderValue`: what a client has paid, say. Default:
+   * undefined.
+   */
   readonly orderValue?: unknown;
   /** Ends it with KV_ABORTED, at once. Default: none. */
   readonly signal?: AbortSignal | undefined;
@@ -69,7 +89,8 @@ export interface GenerationRequest extends Prompt {
 
 const stopField: Field<ReadonlySet<number>> = (value, place) => {
   const stops = new Set<number>();
-  for (const token of readIterable(value, place, 'an iterable of token ids')) { // each checked before the next is read: the iterable may be endless
+  // each checked before the next is read: the iterable may be endless
+  for (const token of readIterable(value, place, 'an iterable of token ids')) {
     checkInteger(place.owner, `each of ${place.option}`, token, 0, maxToken);
     stops.add(token);
   }
@@ -80,7 +101,9 @@ const stopStringsField: Field<readonly string[]> = (value, place) => readArray(v
   const option = `${place.option}[${index}]`;
   const text = string(each, { ...place, option });
   if (text !== '') return text;
-  throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, option, expected: 'a text of at least 1 character', received: text });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', ...place, option, expected: 'a text of at least 1 character', received: text,
+  });
 });
 
 const piecesOf = callable<() => TokenPieces>();
@@ -88,9 +111,13 @@ const piecesOf = callable<() => TokenPieces>();
 /** Reads a tokenizer's `pieces`, which is called as its method. */
 const tokenizerField: Field<() => TokenPieces> = (value, place) => {
   if ((typeof value !== 'object' && typeof value !== 'function') || value === null) {
-    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'a tokenizer with `pieces()`', received: value });
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', ...place, expected: 'a tokenizer with `pieces()`', received: value,
+    });
   }
-  const pieces = piecesOf(withoutRevoked(value, place, () => (value as Partial<AnswerTokenizer>).pieces), { ...place, option: `${place.option}.pieces` });
+  const pieces = piecesOf(withoutRevoked(value, place, () => (value as Partial<AnswerTokenizer>).pieces), {
+    ...place, option: `${place.option}.pieces`,
+  });
   return () => Reflect.apply(pieces, value, []);
 };
 
@@ -140,16 +167,20 @@ export type ReadRequest = ReturnType<typeof readRequest>;
 
 /** Options of a sampler that other libraries have in the request. */
 const samplerOptions = [
-  'temperature', 'topK', 'topP', 'minP', 'seed', 'repetitionPenalty', 'presencePenalty', 'frequencyPenalty', 'logitBias',
+  'temperature', 'topK', 'topP', 'minP', 'seed', 'repetitionPenalty', 'presencePenalty', 'frequencyPenalty',
+  'logitBias',
   'top_k', 'top_p', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty', 'logit_bias',
 ];
 
 /**
- * Checked options with defaults, for an engine with this vocabulary and a cache with these side tensors: a token that only a pass would find wrong would fail all
- * requests of the pass. `index`: place of the request in a list, which the error names. Throws KV_UNKNOWN_OPTION and
- * KV_INVALID_OPTION.
+ * Checked options with defaults, for an engine with this vocabulary and a cache with these side tensors: a token that
+ * only a pass would find wrong would fail all requests of the pass. `index`: place of the request in a list, which the
+ * error names. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
  */
-export function readRequest(owner: string, options: GenerationRequest, { vocabularyTokens, sideTensors, canSelect, keepsPrefixes, cache }: ServedBy, index?: number) {
+export function readRequest(
+  owner: string, options: GenerationRequest,
+  { vocabularyTokens, sideTensors, canSelect, keepsPrefixes, cache }: ServedBy, index?: number,
+) {
   const path = index === undefined ? '' : `requests[${index}]`;
   const prefix = index === undefined ? '' : `${path}.`;
   if (options === undefined) readOptions(owner, null, spec, path); // a missing request, not one without options
@@ -159,18 +190,22 @@ export function readRequest(owner: string, options: GenerationRequest, { vocabul
   const tokens = checkTokens(owner, read.tokens, items, `${prefix}tokens`);
   if (tokens.length === 0) {
     throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner, option: `${prefix}tokens`, expected: 'a prompt of at least 1 token', received: options.tokens,
+      reason: 'range', owner, option: `${prefix}tokens`, expected: 'a prompt of at least 1 token',
+      received: options.tokens,
     });
   }
   const sorted = items.length === 0 ? items : sortItems(owner, items, tokens.length);
   checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
   checkSideNames(owner, read, sideTensors, prefix);
   checkSelection(owner, `${prefix}selection`, read, canSelect);
-  if (read.selection !== undefined) cache?.prefixes.tiers?.selections.texts.checkRules(owner, `${prefix}selection`, read.selection);
+  if (read.selection !== undefined) {
+    cache?.prefixes.tiers?.selections.texts.checkRules(owner, `${prefix}selection`, read.selection);
+  }
   checkBias(owner, `${prefix}sampler`, read.sampler, vocabularyTokens);
   if (pieces === undefined && read.stopStrings.length > 0) {
     throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner, option: `${prefix}tokenizer`, expected: 'a tokenizer with `pieces()`, which `stopStrings` need', received: undefined,
+      reason: 'type', owner, option: `${prefix}tokenizer`,
+      expected: 'a tokenizer with `pieces()`, which `stopStrings` need', received: undefined,
     });
   }
   return { ...read, items: sorted, pieces, tokens, caching: keepsPrefixes ? read.caching : 'off' };
@@ -184,7 +219,8 @@ function checkSamplerOptions(owner: string, options: object | null, prefix: stri
   if (name === undefined) return;
   const value: unknown = (options as Readonly<Record<string, unknown>>)[name];
   const option = name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
-  const suggestion = name === 'temperature' && value === 0 ? `${prefix}sampler: greedy` : `${prefix}sampler: randomSampler({ ${option} })`;
+  const suggestion = name === 'temperature' && value === 0 ? `${prefix}sampler: greedy`
+    : `${prefix}sampler: randomSampler({ ${option} })`;
   throw createError('KV_UNKNOWN_OPTION', { owner, option: prefix + name, suggestion });
 }
 
@@ -196,20 +232,28 @@ export function checkRequests(owner: string, requests: Iterable<GenerationReques
 
 /** Throws KV_INVALID_OPTION where a selection has no meaning. */
 function checkSelection(
-  owner: string, option: string, { selection, caching, needs = [], handOver }: Pick<OptionsOf<typeof spec>, 'selection' | 'caching' | 'needs' | 'handOver'>, canSelect: boolean,
+  owner: string, option: string, {
+    selection, caching, needs = [], handOver,
+  }: Pick<OptionsOf<typeof spec>, 'selection' | 'caching' | 'needs' | 'handOver'>, canSelect: boolean,
 ): void {
   if (selection === undefined) return;
-  const refuse = (why: string): Error => createError('KV_INVALID_OPTION', { reason: 'range', owner, option, expected: `left out: ${why}`, received: selection });
+  const refuse = (why: string): Error => createError('KV_INVALID_OPTION', {
+    reason: 'range', owner, option, expected: `left out: ${why}`, received: selection,
+  });
   if (!canSelect) throw refuse('the engine computes no sequences of selected tokens (`canSelect`)');
   if (caching === 'off' || caching === 'write') throw refuse(`with \`caching: '${caching}'\` no stored text is read`);
-  if (needs.length > 0 || handOver !== false) throw refuse('a sequence of selected tokens carries no side tensors (`needs`, `handOver`)');
+  if (needs.length > 0 || handOver !== false) {
+    throw refuse('a sequence of selected tokens carries no side tensors (`needs`, `handOver`)');
+  }
 }
 
 /** Throws KV_INVALID_OPTION where a sampler biases a token that the engine does not have. */
 function checkBias(owner: string, option: string, sampler: Sampler, vocabularyTokens: number): void {
   for (const token of rulesOf(sampler)?.biasTokens ?? []) {
     if (token < vocabularyTokens) continue;
-    checkInteger(owner, `each token of ${option}.logitBias`, token, 0, vocabularyTokens - 1, "It is not in the engine's vocabulary.");
+    checkInteger(
+      owner, `each token of ${option}.logitBias`, token, 0, vocabularyTokens - 1,
+      "It is not in the engine's vocabulary.");
   }
 }
 
@@ -222,7 +266,8 @@ function checkVocabulary(
     const to = items[next]?.at ?? tokens.length;
     for (let at = from; at < to; at += 1) {
       if (tokens[at]! >= vocabularyTokens) {
-        checkInteger(owner, `${option}[${at}]`, tokens[at], 0, vocabularyTokens - 1, "It is not in the engine's vocabulary.");
+        checkInteger(
+          owner, `${option}[${at}]`, tokens[at], 0, vocabularyTokens - 1, "It is not in the engine's vocabulary.");
       }
     }
     from = to + (items[next]?.length ?? 0);
@@ -238,12 +283,15 @@ export interface Budgets {
 /** Throws KV_CLOSED. */
 export function budgetsOf(cache: KvCache): Budgets {
   cache.lifetime.check('serve a request');
-  return { pages: cache.pool.counts().budgetPages, sideBytes: cache.sideTensors.length > 0 ? cache.sideCounts().budgetBytes : 0 };
+  return {
+    pages: cache.pool.counts().budgetPages,
+    sideBytes: cache.sideTensors.length > 0 ? cache.sideCounts().budgetBytes : 0,
+  };
 }
 
 /**
- * Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit an empty cache to its last token, and KV_CLOSED.
- * `budgets`: of that cache; default: as they are.
+ * Throws KV_LENGTH_OUT_OF_RANGE or KV_OUT_OF_PAGES when the request would not fit an empty cache to its last token, and
+ * KV_CLOSED. `budgets`: of that cache; default: as they are.
  */
 export function checkFits(request: ReadRequest, cache: KvCache, budgets?: Budgets): void {
   const { tokens, maxNewTokens } = request;
@@ -255,7 +303,9 @@ export function checkFits(request: ReadRequest, cache: KvCache, budgets?: Budget
 }
 
 /** Throws KV_OUT_OF_PAGES when so many tokens of the request are more than the budgets hold. */
-export function checkBudgets(request: ReadRequest, tokens: number, cache: KvCache, { pages: budgetPages, sideBytes }: Budgets): void {
+export function checkBudgets(
+  request: ReadRequest, tokens: number, cache: KvCache, { pages: budgetPages, sideBytes }: Budgets,
+): void {
   const { layout } = cache;
   const { pagesPerRow, pageBytes } = layout;
   const needRows = layout.rowsFor(tokens);

@@ -26,7 +26,8 @@ export class RunningList {
 
   /** Returns how many have not ended. */
   countOpen(): number {
-    return this.#generations.reduce((count, { hasEnded, sequence }) => count + (hasEnded || sequence === undefined ? 0 : 1), 0);
+    return this.#generations.reduce(
+      (count, { hasEnded, sequence }) => count + (hasEnded || sequence === undefined ? 0 : 1), 0);
   }
 
   /** Adds a request at the end; call `sort` before the order counts. */
@@ -51,7 +52,9 @@ export class RunningList {
     }
   }
 
-  /** Releases the slots of ended requests and removes requests without a slot. Returns how many slots it has released. */
+  /**
+   * Releases the slots of ended requests and removes requests without a slot. Returns how many slots it has released.
+   */
   removeEnded(): number {
     if (this.#generations.every(({ hasEnded, sequence }) => !hasEnded && sequence !== undefined)) return 0; // as a rule
     let kept = 0;

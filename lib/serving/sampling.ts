@@ -1,22 +1,25 @@
-// Sampling: how the next token is chosen from logits. Samplers are pure functions of the logits, the text, their options and the index
-// of the token in the answer, never of an earlier call. So an answer does not depend on the schedule, nor on preemptions.
+// Sampling: how the next token is chosen from logits. Samplers are pure functions of the logits, the text, their
+// options and the index of the token in the answer, never of an earlier call. So an answer does not depend on the
+// schedule, nor on preemptions.
 //
-// The schedulers choose with native code (batch-sampler.ts) for `greedy` and what `randomSampler` has made, which they know by
-// `rulesOf`; they call any other sampler.
+// The schedulers choose with native code (batch-sampler.ts) for `greedy` and what `randomSampler` has made, which they
+// know by `rulesOf`; they call any other sampler.
 
 import { randomInt } from 'node:crypto';
 
 import { createError } from '../base/errors.js';
-import { checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
-import { maxToken } from '../cache/acquire-options.js';
+import {
+  checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field,
+} from '../base/options.js';
+import { maxToken } from '../prefix/prompt-tokens.js';
 import { mix32 } from '../base/random.js';
 import { isArray, isFloat32Array, isInt32Array, lengthOf } from '../base/typed-arrays.js';
 import { draw, mostLikely, type SamplingRules } from './plain-sampling.js';
 import type { SampledText } from './sampled-text.js';
 
 /**
- * Chooses a token: returns an index into `logits`, which must not be changed or kept. `index`: place of the token in the answer, from 0.
- * `text`: the prompt and the answer so far; the schedulers always give it.
+ * Chooses a token: returns an index into `logits`, which must not be changed or kept. `index`: place of the token in
+ * the answer, from 0. `text`: the prompt and the answer so far; the schedulers always give it.
  */
 export type Sampler = (logits: Float32Array, index: number, text?: SampledText) => number;
 
@@ -26,21 +29,29 @@ export interface SamplerOptions {
   readonly temperature?: number | undefined;
   /** Chooses among this many most likely tokens only, 1 or more. Default: all. */
   readonly topK?: number | undefined;
-  /** Chooses among the most likely tokens of `topK` that together have this share of the probability, 0 … 1. Default 1. */
+  /**
+   * Chooses among the most likely tokens of `topK` that together have this share of the probability, 0 … 1. Default 1.
+   */
   readonly topP?: number | undefined;
   /** Leaves out tokens with less than this share of the most likely one's probability, 0 … 1. Default 0. */
   readonly minP?: number | undefined;
-  /** Divides positive logits of tokens that are in the prompt or the answer, and multiplies the others; more than 0. Default 1. */
+  /**
+   * Divides positive logits of tokens that are in the prompt or the answer, and multiplies the others; more than 0.
+   * Default 1.
+   */
   readonly repetitionPenalty?: number | undefined;
   /** Taken from the logits of tokens that are in the answer; any finite number up to 1e9. Default 0. */
   readonly presencePenalty?: number | undefined;
   /** Taken from the logits of tokens that are in the answer, for each time; any finite number up to 1e9. Default 0. */
   readonly frequencyPenalty?: number | undefined;
-  /** Pairs [token, what is added to its logit], a Map for one: -1e9 … 1e9, or -Infinity, with which it is never chosen. Default: none. */
+  /**
+   * Pairs [token, what is added to its logit], a Map for one: -1e9 … 1e9, or -Infinity, with which it is never chosen.
+   * Default: none.
+   */
   readonly logitBias?: Iterable<readonly [token: number, bias: number]> | undefined;
   /**
-   * Integer that selects the random numbers: the same seed gives the same answer. Default: one drawn at random, and in a scheduler one
-   * for each request.
+   * Integer that selects the random numbers: the same seed gives the same answer. Default: one drawn at random, and in
+   * a scheduler one for each request.
    */
   readonly seed?: number | undefined;
 }
@@ -55,7 +66,8 @@ const positive = number(1e-6);
 const temperatureField: Field<number> = (value, place) => {
   if (value !== 0) return positive(value, place);
   throw createError('KV_INVALID_OPTION', {
-    reason: 'range', ...place, expected: 'a number, more than 0', received: value, hint: 'For the most likely token always, use `greedy`.',
+    reason: 'range', ...place, expected: 'a number, more than 0', received: value,
+    hint: 'For the most likely token always, use `greedy`.',
   });
 };
 
@@ -65,11 +77,15 @@ const biasField: Field<ReadonlyMap<number, number>> = (value, place) => {
   const biases = new Map<number, number>();
   for (const pair of readIterable(value, place, 'an iterable of pairs [token, bias], a Map for one')) {
     if (!isArray(pair)) {
-      throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, option: `each of ${place.option}`, expected: 'a pair [token, bias]', received: pair });
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', ...place, option: `each of ${place.option}`, expected: 'a pair [token, bias]', received: pair,
+      });
     }
     const [token, bias] = withoutRevoked(pair, place, () => [(pair as unknown[])[0], (pair as unknown[])[1]]);
     checkInteger(place.owner, `each token of ${place.option}`, token, 0, maxToken);
-    biases.set(token as number, bias === -Infinity ? bias : biasNumber(bias, { ...place, option: `each bias of ${place.option}` }));
+    biases.set(
+      token as number,
+      bias === -Infinity ? bias : biasNumber(bias, { ...place, option: `each bias of ${place.option}` }));
   }
   return biases;
 };
@@ -77,8 +93,10 @@ const biasField: Field<ReadonlyMap<number, number>> = (value, place) => {
 const noBias: ReadonlyMap<number, number> = new Map();
 
 const spec = {
-  temperature: withDefault(temperatureField, 1), topK: optional(integer({ min: 1 })), topP: withDefault(number(0, 1), 1),
-  minP: withDefault(number(0, 1), 0), repetitionPenalty: withDefault(number(1e-6, 1e9), 1), presencePenalty: withDefault(biasNumber, 0),
+  temperature: withDefault(temperatureField, 1), topK: optional(integer({ min: 1 })),
+  topP: withDefault(number(0, 1), 1),
+  minP: withDefault(number(0, 1), 0), repetitionPenalty: withDefault(number(1e-6, 1e9), 1),
+  presencePenalty: withDefault(biasNumber, 0),
   frequencyPenalty: withDefault(biasNumber, 0), logitBias: withDefault(biasField, noBias), seed: optional(integer()),
 };
 
@@ -106,7 +124,8 @@ export function randomSampler(options: SamplerOptions = {}): Sampler {
 }
 
 known.set(greedy, {
-  temperature: 0, topK: Infinity, topP: 1, minP: 0, repetitionPenalty: 1, presencePenalty: 0, frequencyPenalty: 0, seed: 0,
+  temperature: 0, topK: Infinity, topP: 1, minP: 0, repetitionPenalty: 1, presencePenalty: 0, frequencyPenalty: 0,
+  seed: 0,
   biasTokens: new Int32Array(0), bias: new Float32Array(0),
 });
 
@@ -116,11 +135,14 @@ export const rulesOf = (sampler: Sampler): KnownSampler | undefined => known.get
 export const randomSeed = (): number => randomInt(2 ** 48 - 1);
 
 /** The random number of a token of an answer, 0 … 1, below 1. */
-export const uniformOf = (seed: number, index: number): number => mix32(mix32(seed, Math.floor(seed / 2 ** 32)), index) / 2 ** 32;
+export const uniformOf =
+  (seed: number, index: number): number => mix32(mix32(seed, Math.floor(seed / 2 ** 32)), index) / 2 ** 32;
 
 function checkLogits(owner: string, logits: unknown): void {
   if (isFloat32Array(logits)) return;
-  throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: 'logits', expected: 'a Float32Array', received: logits });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', owner, option: 'logits', expected: 'a Float32Array', received: logits,
+  });
 }
 
 function readText(text: unknown): SampledText {
@@ -134,7 +156,8 @@ function readText(text: unknown): SampledText {
     : {};
   if (!isInt32Array(tokens)) {
     throw createError('KV_INVALID_OPTION', {
-      reason: 'type', ...place, expected: '`{ tokens, length, promptTokens }`, `tokens` an Int32Array', received: isObject ? tokens : text,
+      reason: 'type', ...place, expected: '`{ tokens, length, promptTokens }`, `tokens` an Int32Array',
+      received: isObject ? tokens : text,
     });
   }
   checkInteger(place.owner, 'text.length', length, 0, lengthOf(tokens));

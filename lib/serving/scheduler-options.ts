@@ -1,12 +1,13 @@
-// SchedulerOptions: the options that the schedulers share: meaning, unit, range and default of each, and how they are read. What
-// a user's functions return or throw (clock, order, sampler) is checked here at each call.
+// SchedulerOptions: the options that the schedulers share: meaning, unit, range and default of each, and how they are
+// read. What a user's functions return or throw (clock, order, sampler) is checked here at each call.
 
 import { createError, isKvError } from '../base/errors.js';
 import { describe } from '../base/phrases.js';
-import { KvCache } from '../cache/kv-cache.js';
+import { KvCache } from '../kv-cache/kv-cache.js';
 import { after } from '../device/wait.js';
 import {
-  callable, instanceOf, integer, number, optional, policy, readOptions, streamField, withDefault, withoutRevoked, type Field,
+  callable, instanceOf, integer, number, optional, policy, readOptions, streamField, withDefault, withoutRevoked,
+  type Field,
 } from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { Engine } from './engine.js';
@@ -15,43 +16,56 @@ import type { PrefillBudget } from './step-passes.js';
 
 /** Options that all schedulers have. */
 export interface SchedulerOptions {
-  /** The cache whose slots it leases. It may have other users: requests wait while those hold the memory that they need. */
+  /**
+   * The cache whose slots it leases. It may have other users: requests wait while those hold the memory that they need.
+   */
   readonly cache: KvCache;
   /** What computes the passes. */
   readonly engine: Engine;
   /** Sequences in a step at most, 1 or more. Default: the slots of the cache. */
   readonly maxBatch?: number | undefined;
   /**
-   * Prompt tokens in a step at most, over all sequences, 1 or more. More compute prompts faster, fewer delay running answers less.
-   * Default 128 online on host, where 256 were 8 % faster and 512 13 %, and delayed running answers two and four times as long
-   * (`npm run bench -- prefill-step`); 2,048 elsewhere, which is not measured, and for lists, whose requests share no step with an interactive one.
+   * Prompt tokens in a step at most, over all sequences, 1 or more. More compute prompts faster, fewer delay running
+   * answers less. Default 128 online on host, where 256 were 8 % faster and 512 13 %, and delayed running answers two
+   * and four times as long (`npm run bench -- prefill-step`); 2,048 elsewhere, which is not measured, and for lists,
+   * whose requests share no step with an interactive one.
    */
   readonly prefillTokensPerStep?: number | undefined;
   /**
-   * Share of `prefillTokensPerStep` that goes to the prompts with the fewest tokens left, 0 … 0.75, rounded down to tokens; the rest goes to the prompts in
-   * `order`. So a short prompt waits for no long one that is as urgent, and the long one always goes on. Default 0.25 online, 0 for lists
-   * of requests.
+   * Share of `prefillTokensPerStep` that goes to the prompts with the fewest tokens left, 0 … 0.75, rounded down to
+   * tokens; the rest goes to the prompts in `order`. So a short prompt waits for no long one that is as urgent, and the
+   * long one always goes on. Default 0.25 online, 0 for lists of requests.
    */
   readonly shortPromptShare?: number | undefined;
-  /** Rows that a new request must leave free for running answers to grow into, 0 or more. Default: 1 % of the budget, at least 1. */
+  /**
+   * Rows that a new request must leave free for running answers to grow into, 0 or more. Default: 1 % of the budget, at
+   * least 1.
+   */
   readonly watermarkRows?: number | undefined;
   /**
-   * Tokens, 1 or more. A request waits while a running one computes the start of its prompt, if that saves it at least this many.
-   * Infinity: requests do not wait for each other. Default 64.
+   * Tokens, 1 or more. A request waits while a running one computes the start of its prompt, if that saves it at least
+   * this many. Infinity: requests do not wait for each other. Default 64.
    */
   readonly minPendingTokens?: number | undefined;
   /**
-   * Ms after which a pass of the engine is given up: its requests end with KV_ENGINE_STALLED, and so do those whose pass would be
-   * next, until the engine has answered. Their slots stay out of use until then. More than 0; default: never.
+   * Ms after which a pass of the engine is given up: its requests end with KV_ENGINE_STALLED, and so do those whose
+   * pass would be next, until the engine has answered. Their slots stay out of use until then. More than 0; default:
+   * never.
    */
   readonly passTimeoutMs?: number | undefined;
   /** Which request is admitted next, and which running one is preempted when memory runs out. Default `byArrival()`. */
   readonly order?: RequestOrder | undefined;
-  /** The engine's stream, on which its passes are queued: copies within the cache that must wait for work run there. Default: the cache's. */
+  /**
+   * The engine's stream, on which its passes are queued: copies within the cache that must wait for work run there.
+   * Default: the cache's.
+   */
   readonly stream?: bigint | undefined;
   /** The clock of deadlines and timings, in ms. Default `performance.now`. */
   readonly now?: (() => number) | undefined;
-  /** Sets an alarm in that clock: calls `wake` once in about `delayMs` ms, and returns a function that cancels it. Default `setTimeout`. */
+  /**
+   * Sets an alarm in that clock: calls `wake` once in about `delayMs` ms, and returns a function that cancels it.
+   * Default `setTimeout`.
+   */
   readonly timer?: ((wake: () => void, delayMs: number) => () => void) | undefined;
 }
 
@@ -127,18 +141,26 @@ export type ReadSchedulerOptions = Omit<Given, 'now' | 'timer'> & {
   readonly clock: Clock;
 };
 
-/** Defaults that follow from the cache, and functions whose answers are checked. `isOnline`: clients wait for single requests. */
+/**
+ * Defaults that follow from the cache, and functions whose answers are checked. `isOnline`: clients wait for single
+ * requests.
+ */
 export function completeOptions({ now, timer, order, ...given }: Given, isOnline: boolean): ReadSchedulerOptions {
   const { layout, maxSequences, pool, lifetime, sideTensors, prefixes, driver } = given.cache;
   lifetime.checkBeginning('schedule requests on it');
   const { vocabularyTokens } = given.engine;
-  vocabulary(vocabularyTokens, { owner: 'SchedulerOptions', option: 'engine.vocabularyTokens' }); // a getter may answer anew
+  // a getter may answer anew
+  vocabulary(vocabularyTokens, { owner: 'SchedulerOptions', option: 'engine.vocabularyTokens' });
   const budgetRows = Math.floor(pool.counts().budgetPages / layout.pagesPerRow);
-  const tokens = given.prefillTokensPerStep ?? (isOnline && driver.info.kernels === 'cpu' ? prefillTokensOnHost : prefillTokensElsewhere);
+  const tokens = given.prefillTokensPerStep
+    ?? (isOnline && driver.info.kernels === 'cpu' ? prefillTokensOnHost : prefillTokensElsewhere);
   return {
-    ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens, sideTensors, canSelect: given.engine.canSelect === true, keepsPrefixes: prefixes.isOn,
+    ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens, sideTensors,
+    canSelect: given.engine.canSelect === true, keepsPrefixes: prefixes.isOn,
     maxBatch: Math.min(given.maxBatch ?? maxSequences, maxSequences),
-    prefill: { tokens, shortTokens: Math.floor(tokens * (given.shortPromptShare ?? (isOnline ? defaultShortShare : 0))) },
+    prefill: {
+      tokens, shortTokens: Math.floor(tokens * (given.shortPromptShare ?? (isOnline ? defaultShortShare : 0))),
+    },
     watermarkRows: given.watermarkRows ?? Math.max(1, Math.floor(budgetRows / 100)),
   };
 }
@@ -170,21 +192,25 @@ function checkedOrder(order: RequestOrder): RequestOrder {
     try {
       sign = order(a, b);
     } catch (error) {
-      throw asError(error, 'order', { operation: `comparing the requests ${a.arrival} and ${b.arrival}`, arrivals: [a.arrival, b.arrival] });
+      throw asError(error, 'order', {
+        operation: `comparing the requests ${a.arrival} and ${b.arrival}`, arrivals: [a.arrival, b.arrival],
+      });
     }
     if (typeof sign === 'number' && !Number.isNaN(sign)) return sign || a.arrival - b.arrival;
     throw createError('KV_INVALID_OPTION', {
-      reason: 'type', owner: 'SchedulerOptions', option: 'order', expected: 'a function that returns a number', received: sign,
+      reason: 'type', owner: 'SchedulerOptions', option: 'order', expected: 'a function that returns a number',
+      received: sign,
     });
   };
 }
 
 /**
- * What the function of the option `by` has thrown, as an error that can be handed on: `throw undefined` would read as "no error". `asked`
- * says what was asked of the function; without it the error is not known to be its.
+ * What the function of the option `by` has thrown, as an error that can be handed on: `throw undefined` would read as
+ * "no error". `asked` says what was asked of the function; without it the error is not known to be its.
  */
 export function asError(
-  thrown: unknown, by: 'sampler' | 'tokenizer' | 'releaseInput' | 'order', asked?: { readonly operation: string; readonly arrivals: readonly number[] },
+  thrown: unknown, by: 'sampler' | 'tokenizer' | 'releaseInput' | 'order',
+  asked?: { readonly operation: string; readonly arrivals: readonly number[] },
 ): Error {
   if (thrown !== undefined && thrown !== null) {
     if (asked === undefined || isKvError(thrown)) return thrown as Error;

@@ -2,7 +2,7 @@
 // virtual-kv/prometheus, or by anyone.
 
 import { TimeHistogram } from '../base/time-histogram.js';
-import type { Promotion } from '../cache/promotion.js';
+import type { Promotion } from '../tiers/promotion.js';
 
 const seconds = [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000];
 const tokens = [1, 2.5, 5, 10, 20, 30, 50, 75, 100, 200, 500, 1_000, 2_500, 5_000];
@@ -51,6 +51,8 @@ export function promptSource({ promptTokens, cachedTokens, promotion }: PromptPa
     most = tokens;
   };
   take('device', Math.max(0, cachedTokens - (promotion?.promotedTokens ?? 0)));
-  for (const [tier, tokens] of Object.entries(promotion?.promotedFrom ?? {})) take(tier, Math.min(tokens, cachedTokens));
+  for (const [tier, tokens] of Object.entries(promotion?.promotedFrom ?? {})) {
+    take(tier, Math.min(tokens, cachedTokens));
+  }
   return source;
 }

@@ -1,10 +1,10 @@
-// SideRequest: which side tensors a request carries, and which it hands over with its result: how the options are read, and whether so
-// many tokens fit the cache's budget for side tensors.
+// SideRequest: which side tensors a request carries, and which it hands over with its result: how the options are read,
+// and whether so many tokens fit the cache's budget for side tensors.
 
 import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
 import { arrayOf, string, type Field } from '../base/options.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
 
 /** What a request says of side tensors. */
@@ -23,7 +23,9 @@ export const handOverField: Field<boolean | readonly string[]> = (value, place) 
 };
 
 /** Throws KV_INVALID_OPTION unless the cache has what is carried, and the request carries what is handed over. */
-export function checkSideNames(owner: string, { needs, handOver }: SideRequest, tensors: readonly SideTensorInfo[], prefix: string): void {
+export function checkSideNames(
+  owner: string, { needs, handOver }: SideRequest, tensors: readonly SideTensorInfo[], prefix: string,
+): void {
   const known = tensors.map(({ name }) => name);
   needs?.forEach((name, index) => {
     if (!known.includes(name)) throw noSuchTensor(owner, `${prefix}needs[${index}]`, known, name, 'of the cache');
@@ -31,7 +33,9 @@ export function checkSideNames(owner: string, { needs, handOver }: SideRequest, 
   const carried = needs ?? known;
   const handed = handOver === true ? carried : handOver === false ? [] : handOver;
   handed.forEach((name, index) => {
-    if (!carried.includes(name)) throw noSuchTensor(owner, `${prefix}handOver[${index}]`, carried, name, 'that it carries (`needs`)');
+    if (!carried.includes(name)) {
+      throw noSuchTensor(owner, `${prefix}handOver[${index}]`, carried, name, 'that it carries (`needs`)');
+    }
   });
   if (handOver === false || handed.length > 0) return;
   throw createError('KV_INVALID_OPTION', {
@@ -40,7 +44,10 @@ export function checkSideNames(owner: string, { needs, handOver }: SideRequest, 
   });
 }
 
-/** Throws KV_OUT_OF_PAGES when the side tensors that it carries would not fit a budget of `budgetBytes` with so many tokens. */
+/**
+ * Throws KV_OUT_OF_PAGES when the side tensors that it carries would not fit a budget of `budgetBytes` with so many
+ * tokens.
+ */
 export function checkSideFits({ needs }: SideRequest, tokens: number, cache: KvCache, budgetBytes: number): void {
   const { sideTensors } = cache;
   if (sideTensors.length === 0) return;
@@ -52,12 +59,14 @@ export function checkSideFits({ needs }: SideRequest, tokens: number, cache: KvC
   const { name: sideTensor, pageBytes } = widest;
   const needPages = pagesOf(widest);
   throw createError('KV_OUT_OF_PAGES', {
-    needRows: needPages, haveRows: 0, needPages, havePages: Math.max(0, needPages - Math.ceil((bytes - budgetBytes) / pageBytes)),
+    needRows: needPages, haveRows: 0, needPages,
+    havePages: Math.max(0, needPages - Math.ceil((bytes - budgetBytes) / pageBytes)),
     budgetBytes, pageBytes, slots: [], pagesPerRow: 1, sideTensor,
   });
 }
 
 function noSuchTensor(owner: string, option: string, known: readonly string[], received: string, what: string): Error {
-  const expected = known.length === 0 ? 'left out: there is no such side tensor' : `the name of a side tensor ${what}: ${formatList(known.map((name) => `'${name}'`))}`;
+  const expected = known.length === 0 ? 'left out: there is no such side tensor'
+    : `the name of a side tensor ${what}: ${formatList(known.map((name) => `'${name}'`))}`;
   return createError('KV_INVALID_OPTION', { reason: 'range', owner, option, expected, received });
 }

@@ -1,8 +1,8 @@
-// StepPasses: the plan of a step, its two passes, the one that decodes and the one with chunks of prompts, and the batch that
-// holds both. Filled anew every step and reused; arrays only grow. Prepares and computes nothing.
+// StepPasses: the plan of a step, its two passes, the one that decodes and the one with chunks of prompts, and the
+// batch that holds both. Filled anew every step and reused; arrays only grow. Prepares and computes nothing.
 
 import type { Batch } from '../cache/batch.js';
-import type { KvCache } from '../cache/kv-cache.js';
+import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { Sequence } from '../cache/sequence.js';
 import type { RowPlaces } from '../side/side-rows.js';
 import type { PromptItem } from '../prefix/prompt-encoder.js';
@@ -33,9 +33,10 @@ export interface PrefillBudget {
 }
 
 /**
- * Sets `passTokens` of every member: 1 for each that decodes, so that no answer stalls behind a prompt, and what the budget allows for
- * prompts. `shortTokens` of it go to the prompts with the fewest tokens left, of those that are as urgent as the first; the rest goes
- * to the prompts in the order given, so that the first always goes on. Returns the prefill tokens.
+ * Sets `passTokens` of every member: 1 for each that decodes, so that no answer stalls behind a prompt, and what the
+ * budget allows for prompts. `shortTokens` of it go to the prompts with the fewest tokens left, of those that are as
+ * urgent as the first; the rest goes to the prompts in the order given, so that the first always goes on. Returns the
+ * prefill tokens.
  */
 export function planStep(members: readonly StepMember[], { tokens, shortTokens }: PrefillBudget): number {
   let first: StepMember | undefined;
@@ -49,7 +50,9 @@ export function planStep(members: readonly StepMember[], { tokens, shortTokens }
   }
   if (first === undefined) return 0;
   let left = tokens;
-  if (prompts > 1 && shortTokens > 0 && first.wholeTokens(tokens - shortTokens) > 0) left -= planShortest(members, first.urgency, shortTokens);
+  if (prompts > 1 && shortTokens > 0 && first.wholeTokens(tokens - shortTokens) > 0) {
+    left -= planShortest(members, first.urgency, shortTokens);
+  }
   for (const member of members) {
     const { remainingPrefillTokens, passTokens } = member;
     if (remainingPrefillTokens === 0) continue;
@@ -58,7 +61,8 @@ export function planStep(members: readonly StepMember[], { tokens, shortTokens }
     member.passTokens = planned;
     left = Math.max(0, left - planned + passTokens);
   }
-  return members.reduce((sum, { passTokens, remainingPrefillTokens }) => sum + (remainingPrefillTokens > 0 ? passTokens : 0), 0);
+  return members.reduce(
+    (sum, { passTokens, remainingPrefillTokens }) => sum + (remainingPrefillTokens > 0 ? passTokens : 0), 0);
 }
 
 /** Gives `tokens` to the prompts of this urgency or more with the fewest tokens left. Returns how many it has given. */
@@ -156,7 +160,10 @@ export class Pass implements EnginePass {
 
   /** Where rows of side tensors go that are packed as its tokens are. */
   get places(): RowPlaces {
-    return { slots: this.slots, tokens: this.tokenCounts, generations: this.#slotGenerations, length: this.#length, skipsGaps: true };
+    return {
+      slots: this.slots, tokens: this.tokenCounts, generations: this.#slotGenerations, length: this.#length,
+      skipsGaps: true,
+    };
   }
 
   /** Whether a sequence of it holds selected tokens: what it takes says nothing of computing. */
@@ -187,9 +194,11 @@ export class Pass implements EnginePass {
 
   /** Cuts the arrays of objects to its length. Not emptied and filled again, they keep their memory. */
   trim(): void {
-    const { sequences, contextTokens, inputs, items, adapters, generations, logProbabilities, errors, keptLogits } = this;
+    const { sequences, contextTokens, inputs, items, adapters, generations, logProbabilities, errors, keptLogits } =
+      this;
     if (sequences.length === this.#length) return;
-    const lists = [sequences, contextTokens, inputs, items, adapters, generations, logProbabilities, errors, keptLogits];
+    const lists =
+      [sequences, contextTokens, inputs, items, adapters, generations, logProbabilities, errors, keptLogits];
     for (const list of lists) list.length = this.#length;
   }
 
@@ -248,7 +257,8 @@ export class StepPasses {
       const { passTokens, remainingPrefillTokens, sequence } = generation;
       if (passTokens === 0) continue;
       this.batch.add(sequence!, passTokens);
-      (remainingPrefillTokens === 0 ? this.decode : this.prefill).add(generation, this.batch.generations[this.batch.length - 1]!);
+      (remainingPrefillTokens === 0 ? this.decode : this.prefill).add(
+        generation, this.batch.generations[this.batch.length - 1]!);
     }
     this.decode.trim();
     this.prefill.trim();

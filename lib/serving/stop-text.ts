@@ -1,5 +1,6 @@
-// StopText: ends a text at the first stop string in it, wherever pieces of it begin and end. Text that may be the beginning of a stop
-// string is held back until that is known. Of several stop strings the one counts that ends first; of these the one that began first.
+// StopText: ends a text at the first stop string in it, wherever pieces of it begin and end. Text that may be the
+// beginning of a stop string is held back until that is known. Of several stop strings the one counts that ends first;
+// of these the one that began first.
 
 /** Ends a text, which comes in pieces, at the first of its stop strings. For one answer. */
 export class StopText {

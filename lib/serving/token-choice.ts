@@ -1,6 +1,6 @@
-// TokenChoice: chooses the next token of every sequence of a pass from the engine's answer: by native code, all in one call, for the
-// samplers that it knows, by calling the others; and takes the log-probabilities that requests ask for. What is wrong with one
-// sequence only ends that one.
+// TokenChoice: chooses the next token of every sequence of a pass from the engine's answer: by native code, all in one
+// call, for the samplers that it knows, by calling the others; and takes the log-probabilities that requests ask for.
+// What is wrong with one sequence only ends that one.
 
 import { createError, isKvError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
@@ -23,13 +23,18 @@ export class TokenChoice {
     this.#sampler = new BatchSampler({ vocabularyTokens });
   }
 
-  /** Chooses for all sequences of a pass that want it: fills its `nextTokens`, `logProbabilities`, `keptLogits` and `errors`. */
+  /**
+   * Chooses for all sequences of a pass that want it: fills its `nextTokens`, `logProbabilities`, `keptLogits` and
+   * `errors`.
+   */
   chooseAll(call: EngineCall, pass: Pass, answer: EngineAnswer): void {
     const { hasTokens } = answer;
     if (!hasTokens) this.#chooseNatively(call, pass, answer);
     for (let index = 0; index < pass.length; index += 1) {
       const generation = pass.generations[index]!;
-      if (pass.wantsLogits[index] === 0 || generation.hasEnded || (!hasTokens && generation.rules !== undefined)) continue;
+      if (pass.wantsLogits[index] === 0 || generation.hasEnded || (!hasTokens && generation.rules !== undefined)) {
+        continue;
+      }
       try {
         if (hasTokens) pass.nextTokens[index] = this.#given(call, index, generation, answer);
         else this.#sampled(call, index, pass, answer);
@@ -54,7 +59,9 @@ export class TokenChoice {
   #chooseNatively(call: EngineCall, pass: Pass, answer: EngineAnswer): void {
     const sampler = this.#sampler;
     let best = 0;
-    for (let index = 0; index < pass.length; index += 1) best = Math.max(best, pass.generations[index]!.request.logProbabilities ?? 0);
+    for (let index = 0; index < pass.length; index += 1) {
+      best = Math.max(best, pass.generations[index]!.request.logProbabilities ?? 0);
+    }
     sampler.begin(pass.length, best);
     for (let index = 0; index < pass.length; index += 1) {
       const generation = pass.generations[index]!;
@@ -74,24 +81,33 @@ export class TokenChoice {
       if (row === undefined) pass.errors[index] = logitsError(call, 'its logits were gone before they were read');
       else if (Number.isNaN(row[token])) pass.errors[index] = notNumbers(call);
       else {
-        if (generation.logProbabilities !== undefined) pass.logProbabilities[index] = this.#chosen(choice, generation).logProbability;
+        if (generation.logProbabilities !== undefined) {
+          pass.logProbabilities[index] = this.#chosen(choice, generation).logProbability;
+        }
         if (generation.keepsLogits) pass.keptLogits[index] = new Float32Array(row);
       }
     }
   }
 
   #chosen(choice: number, { request: { logProbabilities: best } }: Generation): ChosenToken {
-    return { token: this.#sampler.tokens[choice]!, logProbability: best === undefined ? undefined : this.#sampler.logProbabilityOf(choice, best) };
+    return {
+      token: this.#sampler.tokens[choice]!,
+      logProbability: best === undefined ? undefined : this.#sampler.logProbabilityOf(choice, best),
+    };
   }
 
   /** The token that the engine has chosen. */
   #given(call: EngineCall, index: number, { logProbabilities }: Generation, answer: EngineAnswer): number {
     const token = answer.token(index);
     if (!this.#isToken(token)) {
-      throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: `token ${describe(token)} is not in its vocabulary` });
+      throw createError('KV_ENGINE_FAILED', {
+        call, sequences: 1, problem: `token ${describe(token)} is not in its vocabulary`,
+      });
     }
     if (logProbabilities === undefined) return token;
-    throw createError('KV_ENGINE_FAILED', { call, sequences: 1, problem: 'it answered with tokens, and the request asks for log-probabilities' });
+    throw createError('KV_ENGINE_FAILED', {
+      call, sequences: 1, problem: 'it answered with tokens, and the request asks for log-probabilities',
+    });
   }
 
   /** Has the function of the request choose. */
@@ -106,12 +122,15 @@ export class TokenChoice {
     pass.keptLogits[index] = kept; // only now: logits that gave no token are not kept
   }
 
-  #sample(logits: Float32Array, { request, generatedTokens, arrival, sampledText }: Generation, call: EngineCall): ChosenToken {
+  #sample(
+    logits: Float32Array, { request, generatedTokens, arrival, sampledText }: Generation, call: EngineCall,
+  ): ChosenToken {
     let token: unknown;
     try {
       token = request.sampler(logits, generatedTokens, sampledText);
     } catch (error) {
-      const operation = `choosing token ${formatNumber(generatedTokens)} of the answer to a prompt of ${formatCount('token', request.tokens.length)}`;
+      const operation =
+        `choosing token ${formatNumber(generatedTokens)} of the answer to a prompt of ${formatCount('token', request.tokens.length)}`;
       throw asError(error, 'sampler', { operation, arrivals: [arrival] });
     }
     if (this.#isToken(token)) {
@@ -139,7 +158,9 @@ function notNumbers(call: EngineCall): Error {
   return logitsError(call, notNumbersProblem);
 }
 
-/** Whether no token could be chosen since logits were no numbers: what the request has computed, or found, may be bad. */
+/**
+ * Whether no token could be chosen since logits were no numbers: what the request has computed, or found, may be bad.
+ */
 export function saysNotNumbers(error: Error): boolean {
   return isKvError(error, 'KV_ENGINE_FAILED') && error.details.problem === notNumbersProblem;
 }

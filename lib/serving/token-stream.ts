@@ -1,6 +1,6 @@
-// TokenStream: one answer as it is generated: an async iterator of tokens, for one reader, and a promise of the whole. It reads the tokens
-// where its request keeps them, so a slow reader delays no request. Leaving the loop early (`return`) cancels the request. A second
-// reader is refused, and so is using the stream as its result.
+// TokenStream: one answer as it is generated: an async iterator of tokens, for one reader, and a promise of the whole.
+// It reads the tokens where its request keeps them, so a slow reader delays no request. Leaving the loop early
+// (`return`) cancels the request. A second reader is refused, and so is using the stream as its result.
 //
 // Invariant: reads wait only while all tokens so far are read; they are answered in the order in which they were made.
 
@@ -74,9 +74,10 @@ export class TokenStream implements AsyncIterableIterator<number> {
   }
 
   /**
-   * Rows of side tensors as the answer grows, from its admission on; of a request without `handOver` undefined, and of others while they
-   * wait, at first or after a preemption. A resumed request has another HandOver, with the same rows at the same positions; it may have
-   * fewer at first. In the end it is the result's, which must be closed; where the request fails, it is closed and undefined.
+   * Rows of side tensors as the answer grows, from its admission on; of a request without `handOver` undefined, and of
+   * others while they wait, at first or after a preemption. A resumed request has another HandOver, with the same rows
+   * at the same positions; it may have fewer at first. In the end it is the result's, which must be closed; where the
+   * request fails, it is closed and undefined.
    */
   get side(): HandOver | undefined {
     return this.#side();
@@ -88,16 +89,21 @@ export class TokenStream implements AsyncIterableIterator<number> {
   }
 
   /**
-   * The answer as text, piece by piece as it comes, none of them empty, up to a stop string. It is the stream's one reader; leaving its
-   * loop cancels the request. Of a request without `tokenizer` there is none. Throws KV_STREAM_STATE where there is another reader.
+   * The answer as text, piece by piece as it comes, none of them empty, up to a stop string. It is the stream's one
+   * reader; leaving its loop cancels the request. Of a request without `tokenizer` there is none. Throws
+   * KV_STREAM_STATE where there is another reader.
    */
   pieces(): AsyncGenerator<string, void, undefined> {
     return this.#piecesOf(this[Symbol.asyncIterator]());
   }
 
-  /** The one reader, which goes on behind the tokens that `next` has returned. Throws KV_STREAM_STATE the second time. */
+  /**
+   * The one reader, which goes on behind the tokens that `next` has returned. Throws KV_STREAM_STATE the second time.
+   */
   [Symbol.asyncIterator](): AsyncIterableIterator<number> {
-    if (this.#hasReader) throw createError('KV_STREAM_STATE', { operation: 'read', problem: 'has a reader, and a token goes to one only' });
+    if (this.#hasReader) throw createError('KV_STREAM_STATE', {
+      operation: 'read', problem: 'has a reader, and a token goes to one only',
+    });
     this.#hasReader = true;
     const reader: AsyncIterableIterator<number> = {
       next: () => this.next(),
@@ -131,8 +137,8 @@ export class TokenStream implements AsyncIterableIterator<number> {
   }
 
   /**
-   * Ends the answer with the tokens that it has, at once: a text that ends it was found, say. `result` resolves with `finishReason: 'stop'`.
-   * Nothing happens when it has ended.
+   * Ends the answer with the tokens that it has, at once: a text that ends it was found, say. `result` resolves with
+   * `finishReason: 'stop'`. Nothing happens when it has ended.
    */
   finish(): void {
     if (this.#state === 'open') this.#finish();
@@ -196,7 +202,8 @@ export class TokenStream implements AsyncIterableIterator<number> {
 
 /** Fields that only the result has: reading them from a stream throws, and the type does not have them. */
 const resultFields: readonly (keyof GenerationResult)[] = [
-  'tokens', 'finishReason', 'stopToken', 'stopString', 'text', 'promptTokens', 'cachedTokens', 'promotion', 'selection', 'preemptions',
+  'tokens', 'finishReason', 'stopToken', 'stopString', 'text', 'promptTokens', 'cachedTokens', 'promotion', 'selection',
+  'preemptions',
   'firstTokenMs', 'totalMs',
 ];
 

@@ -1,9 +1,9 @@
-// WaitingList: requests that have no slot: new, preempted, blocked by what other users of the cache hold, or waiting for another
-// request's prompt. A request that cannot start costs a step nothing: it stands in a queue from which only what it waits for takes
-// it. Knows no memory and starts nothing.
+// WaitingList: requests that have no slot: new, preempted, blocked by what other users of the cache hold, or waiting
+// for another request's prompt. A request that cannot start costs a step nothing: it stands in a queue from which only
+// what it waits for takes it. Knows no memory and starts nothing.
 //
-// Invariants: `add` and `drop` do not call the order, so they may be called at any time; all else is for a step. An ended request
-// is not counted, and is removed when it comes first or when ended requests are the majority.
+// Invariants: `add` and `drop` do not call the order, so they may be called at any time; all else is for a step. An
+// ended request is not counted, and is removed when it comes first or when ended requests are the majority.
 
 import type { Generation } from './generation.js';
 import { Heap } from './heap.js';
@@ -225,7 +225,8 @@ export class WaitingList {
     const isNext = leader.isWaiting && !leader.isBlocked && leader.shortage === undefined;
     if (!followers.hasBegun && isNext) return;
     const computed = sequence === undefined ? leader.reachedTokens : leader.length;
-    for (let next = waiting.first; next !== undefined && (next.hasEnded || next.awaitedTokens <= computed); next = waiting.first) {
+    for (let next = waiting.first; next !== undefined && (next.hasEnded || next.awaitedTokens <= computed);
+        next = waiting.first) {
       waiting.shift();
       next.leader = undefined;
       if (next.hasEnded) this.#ended -= 1;
@@ -237,8 +238,8 @@ export class WaitingList {
   }
 
   /**
-   * Those that have waited for a request which does not run any more: the first in order is next to compute what they have in common with it,
-   * and so with each other, and the others wait for that one. No texts are compared.
+   * Those that have waited for a request which does not run any more: the first in order is next to compute what they
+   * have in common with it, and so with each other, and the others wait for that one. No texts are compared.
    */
   #succeed(orphans: readonly Generation[]): void {
     const open = orphans.filter(({ hasEnded }) => !hasEnded);

@@ -1,8 +1,8 @@
-// CoverNodes: the nodes of the prefix index as one side tensor sees them: the same texts and links, and per node up to where its text is
-// covered, and in which pages. It has no rule: SideCover writes it.
+// CoverNodes: the nodes of the prefix index as one side tensor sees them: the same texts and links, and per node up to
+// where its text is covered, and in which pages. It has no rule: SideCover writes it.
 
 import { enlarged } from '../base/typed-arrays.js';
-import type { NodeTable } from '../prefix/node-table.js';
+import type { NodeTable } from '../prefix/prefix-tree.js';
 import type { LedgerNodes } from '../prefix/row-ledger.js';
 
 export class CoverNodes implements LedgerNodes {
@@ -54,7 +54,9 @@ export class CoverNodes implements LedgerNodes {
   }
 
   hasCoveredChild(node: number): boolean {
-    for (let child = this.firstChild[node]!; child >= 0; child = this.nextSibling[child]!) if (this.isCovered(child)) return true;
+    for (let child = this.firstChild[node]!; child >= 0; child = this.nextSibling[child]!) {
+      if (this.isCovered(child)) return true;
+    }
     return false;
   }
 

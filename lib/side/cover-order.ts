@@ -1,5 +1,5 @@
-// CoverOrder: which covered texts were used longest ago, by node. A node was used no earlier than what lies behind it, so the ends of a
-// text come before its start.
+// CoverOrder: which covered texts were used longest ago, by node. A node was used no earlier than what lies behind it,
+// so the ends of a text come before its start.
 
 import { enlarged } from '../base/typed-arrays.js';
 

@@ -1,5 +1,6 @@
-// CoverVictims: which covered text loses its end next: the one used longest ago that can. It goes on where it was, so that texts in use,
-// and those that the eviction policy withholds, are passed over once and not for each page that goes.
+// CoverVictims: which covered text loses its end next: the one used longest ago that can. It goes on where it was, so
+// that texts in use, and those that the eviction policy withholds, are passed over once and not for each page that
+// goes.
 
 import type { CoverOrder } from './cover-order.js';
 
@@ -46,9 +47,13 @@ export class CoverVictims {
     if (node === this.#victim) this.#victim = -1;
   }
 
-  /** The next one that `canLose` affirms, or -1. `spareEpoch` is another number once what could lose nothing may be able to. */
+  /**
+   * The next one that `canLose` affirms, or -1. `spareEpoch` is another number once what could lose nothing may be able
+   * to.
+   */
   next(canLose: (node: number) => boolean, spareEpoch: number): number {
-    if (this.#rest === undefined || spareEpoch !== this.#spareEpoch || this.#passed.some((node) => !this.#withheld.has(node))) {
+    if (this.#rest === undefined || spareEpoch !== this.#spareEpoch
+      || this.#passed.some((node) => !this.#withheld.has(node))) {
       this.#rest = this.#order[Symbol.iterator]();
       this.#spareEpoch = spareEpoch;
       this.#passed.length = 0;

@@ -1,6 +1,7 @@
-// EncoderCache: outputs of vision and audio encoders, so that an image or a sound that is seen again is not encoded again. It owns the
-// rows, in this process's memory, within a budget in bytes; requests share them by domain, kind and hash, and hold them while they use
-// them. It knows nothing of any KvCache, and runs no encoder of its own. For one Node thread.
+// EncoderCache: outputs of vision and audio encoders, so that an image or a sound that is seen again is not encoded
+// again. It owns the rows, in this process's memory, within a budget in bytes; requests share them by domain, kind and
+// hash, and hold them while they use them. It knows nothing of any KvCache, and runs no encoder of its own. For one
+// Node thread.
 
 import { createError } from '../base/errors.js';
 import { checkStack } from '../base/stack.js';
@@ -58,7 +59,10 @@ export interface EncoderMetrics {
   readonly evictedBytes: number;
 }
 
-/** Outputs of encoders by domain, kind and hash: bounded in bytes, held while in use, computed once for requests that come together. */
+/**
+ * Outputs of encoders by domain, kind and hash: bounded in bytes, held while in use, computed once for requests that
+ * come together.
+ */
 export class EncoderCache {
   readonly #kinds: EncoderKinds;
   readonly #items: EncoderItems;
@@ -82,17 +86,20 @@ export class EncoderCache {
   }
 
   /**
-   * Resolves with a hold on an item's rows: those that are there, those that another request has computed at this moment, or what `compute`
-   * returns. Rejects with KV_ITEM_TOO_LARGE before anything is computed where `tokens` is given and they are more than the whole
-   * budget; with KV_ENCODER_FULL (`whenFull: 'refuse'`), KV_TIMEOUT, KV_ABORTED and KV_CLOSED; with KV_UNKNOWN_OPTION and
-   * KV_INVALID_OPTION, also where `compute` returns something else or `tokens` is not the number of the item's rows; and with what
-   * `compute` throws, for all that wait for it. After an error the request holds nothing.
+   * Resolves with a hold on an item's rows: those that are there, those that another request has computed at this
+   * moment, or what `compute` returns. Rejects with KV_ITEM_TOO_LARGE before anything is computed where `tokens` is
+   * given and they are more than the whole budget; with KV_ENCODER_FULL (`whenFull: 'refuse'`), KV_TIMEOUT, KV_ABORTED
+   * and KV_CLOSED; with KV_UNKNOWN_OPTION and KV_INVALID_OPTION, also where `compute` returns something else or
+   * `tokens` is not the number of the item's rows; and with what `compute` throws, for all that wait for it. After an
+   * error the request holds nothing.
    */
   async acquire(options: EncoderAcquireOptions): Promise<EncoderHold> {
     const given = readAcquireOptions(options, this.#kinds);
     this.#checkOpen('acquire an item');
     const { signal } = given;
-    if (signal?.aborted) throw createError('KV_ABORTED', { operation: 'acquiring an encoder item' }, { cause: signal.reason });
+    if (signal?.aborted) {
+      throw createError('KV_ABORTED', { operation: 'acquiring an encoder item' }, { cause: signal.reason });
+    }
     return this.#items.acquire(given);
   }
 
@@ -104,8 +111,9 @@ export class EncoderCache {
   }
 
   /**
-   * Rows [from, to) of a held item as a view [to − from, width], without copying; by default all. All holds of the item show the same
-   * memory: do not write to it, and do not use it after the hold's release. Throws KV_INVALID_OPTION, KV_HOLD_STATE and KV_CLOSED.
+   * Rows [from, to) of a held item as a view [to − from, width], without copying; by default all. All holds of the item
+   * show the same memory: do not write to it, and do not use it after the hold's release. Throws KV_INVALID_OPTION,
+   * KV_HOLD_STATE and KV_CLOSED.
    */
   range(hold: EncoderHold, from = 0, to?: number): Readonly<SideView> {
     const owner = 'EncoderCache.range';
@@ -116,15 +124,17 @@ export class EncoderCache {
     checkInteger(owner, 'from', from, 0, tokens);
     checkInteger(owner, 'to', end, from, tokens);
     if (rows!.length === 0) {
-      throw createError('KV_HOLD_STATE', { operation: 'read', problem: 'has lost its rows, which were transferred through a view' });
+      throw createError('KV_HOLD_STATE', {
+        operation: 'read', problem: 'has lost its rows, which were transferred through a view',
+      });
     }
     return arrayOver(dtype, rows!.buffer as ArrayBuffer, from * rowBytes, (end - from) * width);
   }
 
   /**
-   * Changes the budget, at least 1 byte. Where it is lowered, items without a hold are evicted at once, held ones once they are
-   * released; requests that wait for more than the whole budget are rejected with KV_ITEM_TOO_LARGE. Throws KV_INVALID_OPTION and
-   * KV_CLOSED.
+   * Changes the budget, at least 1 byte. Where it is lowered, items without a hold are evicted at once, held ones once
+   * they are released; requests that wait for more than the whole budget are rejected with KV_ITEM_TOO_LARGE. Throws
+   * KV_INVALID_OPTION and KV_CLOSED.
    */
   setBudget(budgetBytes: number): void {
     checkInteger('EncoderCache.setBudget', 'budgetBytes', budgetBytes, 1);
@@ -134,8 +144,8 @@ export class EncoderCache {
 
   /**
    * Drops the items of all domains that have the given parts, by default all items: no later request finds them. Held
-   * rows stay valid until their release, and requests that wait for a computation get its rows. Throws KV_UNKNOWN_OPTION,
-   * KV_INVALID_OPTION and KV_CLOSED.
+   * rows stay valid until their release, and requests that wait for a computation get its rows. Throws
+   * KV_UNKNOWN_OPTION, KV_INVALID_OPTION and KV_CLOSED.
    */
   clear(domain?: PrefixDomainParts): void {
     const parts = readOptions('EncoderCache.clear', domain, domainSpec, 'domain');
@@ -143,7 +153,10 @@ export class EncoderCache {
     this.#items.clear(parts);
   }
 
-  /** As `clear`, for a KvCache that drops the same text; of the items with these hashes, or all. Nothing once it is closed. @internal */
+  /**
+   * As `clear`, for a KvCache that drops the same text; of the items with these hashes, or all. Nothing once it is
+   * closed. @internal
+   */
   drop(parts: PrefixDomainParts, hashes: readonly string[] | undefined): void {
     if (!this.#isClosed) this.#items.clear(parts, hashes);
   }
@@ -157,7 +170,8 @@ export class EncoderCache {
     return {
       items: stored.length, heldItems: held.length, holds: held.reduce((sum, { holds }) => sum + holds, 0),
       computingItems: [...items].filter(({ state }) => state === 'computing').length, waitingRequests: requests.size,
-      usedBytes: room.usedBytes, heldBytes: room.pinnedBytes, outsideBytes: room.outsideBytes, budgetBytes: room.budgetBytes,
+      usedBytes: room.usedBytes, heldBytes: room.pinnedBytes, outsideBytes: room.outsideBytes,
+      budgetBytes: room.budgetBytes,
     };
   }
 
@@ -167,7 +181,10 @@ export class EncoderCache {
     return { ...events, evictions, evictedBytes };
   }
 
-  /** Drops everything: requests that wait are rejected with KV_CLOSED, running encoders are aborted, all rows are gone. Idempotent. */
+  /**
+   * Drops everything: requests that wait are rejected with KV_CLOSED, running encoders are aborted, all rows are gone.
+   * Idempotent.
+   */
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;

@@ -1,5 +1,5 @@
-// EncoderHold: one user's hold on the rows of an item, which stay in their EncoderCache until it is released. A handle: all state is the
-// cache's.
+// EncoderHold: one user's hold on the rows of an item, which stay in their EncoderCache until it is released. A handle:
+// all state is the cache's.
 
 import { createError } from '../base/errors.js';
 import { notConstructible } from '../base/options.js';

@@ -1,5 +1,6 @@
-// EncoderItem: what an EncoderCache knows of one item. `queued`: it waits for room; `computing`: its encoder runs; `stored`: its rows are
-// there. EncoderCache moves it from state to state, EncoderRoom counts its bytes; nothing here changes anything else.
+// EncoderItem: what an EncoderCache knows of one item. `queued`: it waits for room; `computing`: its encoder runs;
+// `stored`: its rows are there. EncoderCache moves it from state to state, EncoderRoom counts its bytes; nothing here
+// changes anything else.
 
 import { markAsUntransferable } from 'node:worker_threads';
 
@@ -59,8 +60,13 @@ export interface ComputedRows {
   readonly tokens: number;
 }
 
-/** A copy of an encoder's answer. Throws KV_INVALID_OPTION where it is not rows of the item's kind, or not as many as were announced. */
-export function copyComputedRows(answer: unknown, { kind: { width, dtype, rowBytes }, tokens }: EncoderItem): ComputedRows {
+/**
+ * A copy of an encoder's answer. Throws KV_INVALID_OPTION where it is not rows of the item's kind, or not as many as
+ * were announced.
+ */
+export function copyComputedRows(
+  answer: unknown, { kind: { width, dtype, rowBytes }, tokens }: EncoderItem,
+): ComputedRows {
   const bytes = bytesIfOf(dtype, answer);
   if (bytes === undefined || bytes.length === 0 || bytes.length % rowBytes !== 0) throw wrong(bytes);
   const count = bytes.length / rowBytes;
@@ -73,7 +79,8 @@ export function copyComputedRows(answer: unknown, { kind: { width, dtype, rowByt
   function wrong(given: Uint8Array | undefined): Error {
     const announced = tokens === undefined ? 'whole rows' : `${formatNumber(tokens)} rows (\`tokens\`)`;
     return createError('KV_INVALID_OPTION', {
-      reason: given === undefined ? 'type' : 'range', owner: 'EncoderCache.acquire', option: 'compute', isReturned: true,
+      reason: given === undefined ? 'type' : 'range', owner: 'EncoderCache.acquire', option: 'compute',
+      isReturned: true,
       expected: `a function that returns a ${arrayNameOf(dtype)} of ${announced} of ${formatNumber(width)} (${dtype})`,
       received: given === undefined ? answer : `${formatNumber(given.length / sideDtypeBytes(dtype))} elements`,
     });

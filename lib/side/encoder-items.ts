@@ -1,6 +1,6 @@
-// EncoderItems: the life of an EncoderCache's items, from the first request for one to its eviction: which requests join, which encoder
-// runs, which requests wait for room, and when each is answered. No caller's code runs inside its calls: encoders start in a microtask
-// of their own, and a caller's listeners of an abort are called last.
+// EncoderItems: the life of an EncoderCache's items, from the first request for one to its eviction: which requests
+// join, which encoder runs, which requests wait for room, and when each is answered. No caller's code runs inside its
+// calls: encoders start in a microtask of their own, and a caller's listeners of an abort are called last.
 
 import { createError } from '../base/errors.js';
 import { explainRevoked } from '../base/options.js';
@@ -24,7 +24,8 @@ export interface EncoderEvents {
 }
 
 export class EncoderItems implements HoldOwner {
-  readonly events: EncoderEvents = { hits: 0, joins: 0, misses: 0, waits: 0, computations: 0, failures: 0, computedBytes: 0 };
+  readonly events: EncoderEvents =
+    { hits: 0, joins: 0, misses: 0, waits: 0, computations: 0, failures: 0, computedBytes: 0 };
   readonly room: EncoderRoom;
   readonly queue = new RoomQueue();
   /** Requests that were not answered. */
@@ -41,7 +42,9 @@ export class EncoderItems implements HoldOwner {
     this.room = new EncoderRoom(budgetBytes, (item) => this.#remove(item));
   }
 
-  /** The item of a key whose rows are there or on their way. One whose rows a caller has transferred elsewhere is gone. */
+  /**
+   * The item of a key whose rows are there or on their way. One whose rows a caller has transferred elsewhere is gone.
+   */
   find(key: string): EncoderItem | undefined {
     const item = this.#findable.get(key);
     if (item?.rows === undefined || item.rows.length > 0) return item;
@@ -79,12 +82,17 @@ export class EncoderItems implements HoldOwner {
     this.queue.serve();
   }
 
-  /** No later request is given the items of a domain that are there or being computed, of all or these hashes; those without a hold are dropped. */
+  /**
+   * No later request is given the items of a domain that are there or being computed, of all or these hashes; those
+   * without a hold are dropped.
+   */
   clear(parts: PrefixDomainParts, hashes?: readonly string[]): void {
     for (const item of [...this.#findable.values()]) {
       if (item.state === 'queued' && item.rows === undefined) continue; // not computed yet
       if (hashes?.some((hash) => item.hash === `s${hash}`) === false) continue;
-      if (domainParts.every((part) => parts[part] === undefined || parts[part] === item.domain[part])) this.#forget(item);
+      if (domainParts.every((part) => parts[part] === undefined || parts[part] === item.domain[part])) {
+        this.#forget(item);
+      }
     }
     this.queue.serve();
   }
@@ -159,7 +167,10 @@ export class EncoderItems implements HoldOwner {
     this.queue.serve();
   }
 
-  /** Whether the item's next step has room. Where its size is not known, one row must have it, as far as the budget allows one. */
+  /**
+   * Whether the item's next step has room. Where its size is not known, one row must have it, as far as the budget
+   * allows one.
+   */
   #canServe({ bytes, kind }: EncoderItem): boolean {
     return this.room.hasRoomFor(bytes ?? Math.min(kind.rowBytes, this.room.budgetBytes));
   }
@@ -171,7 +182,10 @@ export class EncoderItems implements HoldOwner {
     queueMicrotask(() => void this.#compute(item, computation));
   }
 
-  /** Runs the encoder of the first request, then of the next as long as the one whose encoder failed had given up before. */
+  /**
+   * Runs the encoder of the first request, then of the next as long as the one whose encoder failed had given up
+   * before.
+   */
   async #compute(item: EncoderItem, computation: AbortController): Promise<void> {
     while (item.computation === computation) {
       const [request] = this.#requestsOf(item);
@@ -296,7 +310,9 @@ export class EncoderItems implements HoldOwner {
   #full({ given: { kind, tokens } }: EncoderRequest): Error {
     const { pinnedBytes, budgetBytes } = this.room;
     const neededBytes = tokens === undefined ? undefined : tokens * kind.rowBytes;
-    return createError('KV_ENCODER_FULL', { kind: kind.name, neededBytes, heldBytes: pinnedBytes, budgetBytes, waiting: this.queue.length });
+    return createError('KV_ENCODER_FULL', {
+      kind: kind.name, neededBytes, heldBytes: pinnedBytes, budgetBytes, waiting: this.queue.length,
+    });
   }
 }
 
@@ -325,7 +341,8 @@ function disagrees(given: number | undefined, known: number | undefined): boolea
 
 function wrongTokens(received: number, tokens: number): Error {
   return createError('KV_INVALID_OPTION', {
-    reason: 'range', owner: 'EncoderCache.acquire', option: 'tokens', expected: `${tokens}, the rows of the item with this hash`, received,
+    reason: 'range', owner: 'EncoderCache.acquire', option: 'tokens',
+    expected: `${tokens}, the rows of the item with this hash`, received,
     hint: 'Hash everything that the output of the encoder depends on.',
   });
 }

@@ -1,9 +1,10 @@
-// Options of an EncoderCache and of its calls, and how they are read. An item is named by its domain, kind and hash: `key` joins them so
-// that no two names meet. Nothing is kept of the objects that are passed.
+// Options of an EncoderCache and of its calls, and how they are read. An item is named by its domain, kind and hash:
+// `key` joins them so that no two names meet. Nothing is kept of the objects that are passed.
 
 import { createError } from '../base/errors.js';
 import {
-  abortSignal, callable, integer, isOptionsObject, nested, number, oneOf, optional, readOptions, text, withDefault, withoutRevoked,
+  abortSignal, callable, integer, isOptionsObject, nested, number, oneOf, optional, readOptions, text, withDefault,
+  withoutRevoked,
   type Field,
 } from '../base/options.js';
 import { bytesOf } from '../base/typed-arrays.js';
@@ -33,8 +34,8 @@ export interface EncoderItemName {
   /** One of the cache's `kinds`. */
   readonly kind: string;
   /**
-   * Hash of the content and of all that the encoder's output depends on: a string or bytes, 1 … 1,024 of them. A string never equals
-   * bytes.
+   * Hash of the content and of all that the encoder's output depends on: a string or bytes, 1 … 1,024 of them. A string
+   * never equals bytes.
    */
   readonly hash: string | Uint8Array;
 }
@@ -48,13 +49,15 @@ export interface EncoderComputation {
 /** Options of `EncoderCache.acquire`. */
 export interface EncoderAcquireOptions extends EncoderItemName {
   /**
-   * Runs the encoder; called only when the rows are neither there nor being computed. Returns them as one typed array [tokens, width] of
-   * the kind's dtype, which is copied. It must not acquire the same item.
+   * Runs the encoder; called only when the rows are neither there nor being computed. Returns them as one typed array
+   * [tokens, width] of the kind's dtype, which is copied. It must not acquire the same item.
    */
   readonly compute: (computation: EncoderComputation) => SideView | Promise<SideView>;
   /** Rows of the item, where known before it is computed: room is then made first. At least 1. Default: unknown. */
   readonly tokens?: number | undefined;
-  /** Where there is no room: `wait` for it in the order of arrival, or `refuse` with KV_ENCODER_FULL. Default `wait`. */
+  /**
+   * Where there is no room: `wait` for it in the order of arrival, or `refuse` with KV_ENCODER_FULL. Default `wait`.
+   */
   readonly whenFull?: 'wait' | 'refuse' | undefined;
   /** Gives up after so many milliseconds of waiting, for room or for the encoder, with KV_TIMEOUT. Default: never. */
   readonly timeoutMs?: number | undefined;
@@ -86,11 +89,15 @@ const kindSpec = { width: integer({ min: 1, max: 2 ** 20 }), dtype: oneOf(sideDt
 
 const kindsField: Field<EncoderKinds> = (value, place) => {
   const expected = "an object such as `{ image: { width: 2048, dtype: 'bfloat16' } }`";
-  if (!isOptionsObject(value)) throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected, received: value });
+  if (!isOptionsObject(value)) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected, received: value });
+  }
   return withoutRevoked(value, place, () => {
     const names = Object.keys(value);
     if (names.length === 0 || names.length > mostKinds) {
-      throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected: `${expected}, with 1 to 1,024 kinds`, received: value });
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', ...place, expected: `${expected}, with 1 to 1,024 kinds`, received: value,
+      });
     }
     return new Map(names.map((name) => {
       const given: unknown = (value as Readonly<Record<string, unknown>>)[name];
@@ -108,7 +115,9 @@ const hashField: Field<string> = (value, place) => {
     throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected, received: value });
   }
   const length = typeof value === 'string' ? value.length : bytes!.length;
-  if (length === 0 || length > longestHash) throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected, received: value });
+  if (length === 0 || length > longestHash) {
+    throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected, received: value });
+  }
   return typeof value === 'string' ? `s${value}` : `b${Buffer.from(bytes!).toString('hex')}`;
 };
 
@@ -149,7 +158,9 @@ export function readAcquireOptions(options: EncoderAcquireOptions, kinds: Encode
 
 export type ReadAcquireOptions = ReturnType<typeof readAcquireOptions>;
 
-function named(owner: string, parts: PrefixDomainParts, kindName: string, hash: string, kinds: EncoderKinds): ReadItemName {
+function named(
+  owner: string, parts: PrefixDomainParts, kindName: string, hash: string, kinds: EncoderKinds,
+): ReadItemName {
   const kind = kinds.get(kindName) ?? kinds.get(oneOf([...kinds.keys()])(kindName, { owner, option: 'kind' }))!;
   const domain = prefixDomain(parts);
   return { key: domain.key + JSON.stringify([kindName, hash]), domain, kind, hash };

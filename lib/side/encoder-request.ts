@@ -1,5 +1,5 @@
-// EncoderRequest: one call of `EncoderCache.acquire` until it is answered, by a hold or an error, once. It listens to the caller's signal
-// and sets the caller's time limit, and removes both with the answer.
+// EncoderRequest: one call of `EncoderCache.acquire` until it is answered, by a hold or an error, once. It listens to
+// the caller's signal and sets the caller's time limit, and removes both with the answer.
 
 import { createError } from '../base/errors.js';
 import { after } from '../device/wait.js';
@@ -30,7 +30,9 @@ export class EncoderRequest {
     });
   }
 
-  /** Calls `giveUp` with the error when the caller's signal aborts or the time is over, unless it was answered before. */
+  /**
+   * Calls `giveUp` with the error when the caller's signal aborts or the time is over, unless it was answered before.
+   */
   watch(giveUp: (error: Error) => void): void {
     const { signal, timeoutMs } = this.given;
     const abort = (): void => {
@@ -57,7 +59,8 @@ export class EncoderRequest {
   #timeout(timeoutMs: number): Error {
     if (this.item?.state === 'computing') return createError('KV_TIMEOUT', { timeoutMs, waitedFor: 'the encoder' });
     return createError('KV_TIMEOUT', {
-      timeoutMs, waitedFor: 'room in the encoder cache', hint: 'Release holds, raise `budgetBytes`, or raise `timeoutMs`.',
+      timeoutMs, waitedFor: 'room in the encoder cache',
+      hint: 'Release holds, raise `budgetBytes`, or raise `timeoutMs`.',
     });
   }
 }

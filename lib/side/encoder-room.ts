@@ -1,8 +1,8 @@
-// EncoderRoom: the bytes of an EncoderCache. It counts items within the budget, and evicts those without a hold, the least recently
-// used first, when room is needed and never before.
+// EncoderRoom: the bytes of an EncoderCache. It counts items within the budget, and evicts those without a hold, the
+// least recently used first, when room is needed and never before.
 //
-// Invariants: pinned bytes (held, or being computed) + unheld bytes = used bytes. Used bytes exceed the budget only by pinned ones, after
-// the budget was lowered.
+// Invariants: pinned bytes (held, or being computed) + unheld bytes = used bytes. Used bytes exceed the budget only by
+// pinned ones, after the budget was lowered.
 
 import type { EncoderItem } from './encoder-item.js';
 

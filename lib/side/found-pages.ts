@@ -1,5 +1,6 @@
-// FoundPages: the pages of one side tensor that a new sequence's text begins with, from the moment they were found until a slot has them.
-// All are shared, also the one in which the text ends: the slot that writes there first gets a copy. They are not evicted meanwhile.
+// FoundPages: the pages of one side tensor that a new sequence's text begins with, from the moment they were found
+// until a slot has them. All are shared, also the one in which the text ends: the slot that writes there first gets a
+// copy. They are not evicted meanwhile.
 
 import { isKvError } from '../base/errors.js';
 import type { NativeCache } from '../device/native.js';
@@ -41,7 +42,10 @@ export class FoundPages {
     return this.#count;
   }
 
-  /** Finds those of the first `tokens` tokens of the text that ends in `node`, all of which are covered; `count`: how many they touch. */
+  /**
+   * Finds those of the first `tokens` tokens of the text that ends in `node`, all of which are covered; `count`: how
+   * many they touch.
+   */
   find(node: number, tokens: number, count: number): void {
     if (this.#ids.length < count) this.#ids = new Int32Array(2 * count);
     this.#parts.cover.find(node, tokens, this.#ids);
@@ -60,8 +64,8 @@ export class FoundPages {
   }
 
   /**
-   * Maps them behind the slot's first `shared`. Where mappings are short it copies them, into pages that map side by side. Throws what the
-   * driver says; then the slot has what it had, or pages of its own behind that.
+   * Maps them behind the slot's first `shared`. Where mappings are short it copies them, into pages that map side by
+   * side. Throws what the driver says; then the slot has what it had, or pages of its own behind that.
    */
   mapInto(slot: number, { tenant, shared, earmarked, tokens }: FoundPlan): void {
     const { pages, makeRoom } = this.#parts;

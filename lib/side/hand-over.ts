@@ -1,5 +1,5 @@
-// HandOver: a lease on what a sequence has written to its side tensors, for the next stage. It reads by position, follows the sequence
-// while that runs, and keeps the rows after it was released, whatever is evicted or used again.
+// HandOver: a lease on what a sequence has written to its side tensors, for the next stage. It reads by position,
+// follows the sequence while that runs, and keeps the rows after it was released, whatever is evicted or used again.
 
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible } from '../base/options.js';
@@ -56,10 +56,13 @@ export class HandOver {
     return least;
   }
 
-  /** Of `tokens`, those that are there: where rows come from the device, `rows` beyond them waits until their copy is over. */
+  /**
+   * Of `tokens`, those that are there: where rows come from the device, `rows` beyond them waits until their copy is
+   * over.
+   */
   get arrivedTokens(): number {
     const { tokens } = this;
-    this.#side.hear();
+    this.#side.pollCopies();
     return this.#tensors.reduce((least, { writes }) => Math.min(least, writes.arrived[this.#sideSlot]!), tokens);
   }
 
@@ -74,12 +77,14 @@ export class HandOver {
   }
 
   /**
-   * Rows [from, to) of a tensor (default: all), [to − from, width], as a typed array over the memory itself: `float32` as a Float32Array,
-   * `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` and `int32` as an Int8Array and an
-   * Int32Array. Cached rows and those that were computed are one piece. For reading only: a write would change what is cached. The first
-   * look at a sequence's rows is a copy where it is at most 32 KiB, which is there without a page fault. An array is detached (length 0)
-   * when the hand-over is closed, or the sequence is truncated before `to`; then ask again. A short range is the cheaper one: a view of
-   * more than 64 MiB makes V8 collect garbage. Throws KV_SIDE_STATE, KV_INVALID_OPTION, KV_DRIVER_UNSUPPORTED for a tensor on another device.
+   * Rows [from, to) of a tensor (default: all), [to − from, width], as a typed array over the memory itself: `float32`
+   * as a Float32Array, `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array, `int8` and
+   * `int32` as an Int8Array and an Int32Array. Cached rows and those that were computed are one piece. For reading
+   * only: a write would change what is cached. The first look at a sequence's rows is a copy where it is at most 32
+   * KiB, which is there without a page fault. An array is detached (length 0) when the hand-over is closed, or the
+   * sequence is truncated before `to`; then ask again. A short range is the cheaper one: a view of more than 64 MiB
+   * makes V8 collect garbage. Throws KV_SIDE_STATE, KV_INVALID_OPTION, KV_DRIVER_UNSUPPORTED for a tensor on another
+   * device.
    */
   rows(name: string, from = 0, to?: number): Readonly<SideView> {
     const tensor = this.#named('HandOver.rows', name);
@@ -92,7 +97,10 @@ export class HandOver {
     return tensor.views.view(this.#sideSlot, from, end);
   }
 
-  /** Address of token 0 of a tensor, for kernels: [token, width], without gaps. It stays the same until the hand-over is closed. */
+  /**
+   * Address of token 0 of a tensor, for kernels: [token, width], without gaps. It stays the same until the hand-over is
+   * closed.
+   */
   address(name: string): bigint {
     return this.#named('HandOver.address', name).views.address(this.#sideSlot);
   }
@@ -120,7 +128,8 @@ export class HandOver {
     if (tensor !== undefined) return tensor;
     this.#side.names.named(owner, 'name', name);
     throw createError('KV_SIDE_STATE', {
-      operation: 'read', sideTensor: name, problem: 'it is not part of this hand-over', hint: 'Name it in `sequence.handOver([…])`.',
+      operation: 'read', sideTensor: name, problem: 'it is not part of this hand-over',
+      hint: 'Name it in `sequence.handOver([…])`.',
     });
   }
 
@@ -128,7 +137,8 @@ export class HandOver {
     this.#side.checkOpen(operation);
     if (!this.#isClosed) return;
     throw createError('KV_SIDE_STATE', {
-      operation, sideTensor: this.names.join(', '), problem: 'the hand-over was closed', hint: 'Copy what is needed before `close()`.',
+      operation, sideTensor: this.names.join(', '), problem: 'the hand-over was closed',
+      hint: 'Copy what is needed before `close()`.',
     });
   }
 }

@@ -1,5 +1,5 @@
-// Opens the side tensors of a cache: a page pool and a reservation for each, in the CPU's memory or on the cache's driver. When one
-// cannot be opened, nothing stays.
+// Opens the side tensors of a cache: a page pool and a reservation for each, in the CPU's memory or on the cache's
+// driver. When one cannot be opened, nothing stays.
 
 import { createError, isKvError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
@@ -9,7 +9,7 @@ import { native as addon, type NativeCache } from '../device/native.js';
 import { PagePool } from '../device/page-pool.js';
 import { sideDtypeBytes } from '../base/dtypes.js';
 import { rowArithmetic } from '../base/row-arithmetic.js';
-import type { NodeTable } from '../prefix/node-table.js';
+import type { NodeTable } from '../prefix/prefix-tree.js';
 import type { WithheldNodes } from './cover-victims.js';
 import { SideBudget } from './side-budget.js';
 import { SideCopies } from './side-copies.js';
@@ -39,7 +39,7 @@ export interface SideCollaborators {
   readonly nodes: NodeTable;
   readonly withheld: WithheldNodes;
   readonly lengths: SlotLengths;
-  readonly late: BackgroundErrors;
+  readonly background: BackgroundErrors;
   readonly capacity: ChangeSignal;
   readonly owner: object;
 }
@@ -51,11 +51,15 @@ export interface OpenSide {
 }
 
 /** Throws KV_INVALID_OPTION, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
-export function openSideTensors(given: SideTensorsToOpen, { nodes, withheld, lengths, late, capacity, owner }: SideCollaborators): OpenSide {
+export function openSideTensors(
+  given: SideTensorsToOpen, { nodes, withheld, lengths, background, capacity, owner }: SideCollaborators,
+): OpenSide {
   const { tensors: shapes, slots, driver, handOverSlots } = given;
   const { sideDriver } = given;
   const isOnHost = shapes.some(({ place }) => place === 'host');
-  const own = isOnHost && sideDriver === undefined ? Driver.open('host', { populate: true, hugePages: shapes.some(isHuge) }) : undefined;
+  const own = isOnHost && sideDriver === undefined
+    ? Driver.open('host', { populate: true, hugePages: shapes.some(isHuge) })
+    : undefined;
   const host = sideDriver ?? own;
   const tensors: SideTensor[] = [];
   const memories: SideMemory[] = [];
@@ -71,9 +75,11 @@ export function openSideTensors(given: SideTensorsToOpen, { nodes, withheld, len
       };
       const open = openTensor(shape, on, given, budget.bytes);
       memories.push(open);
-      tensors.push(new SideTensor(open, { nodes, withheld, late, owner, copies, makeRoom }));
+      tensors.push(new SideTensor(open, { nodes, withheld, background, owner, copies, makeRoom }));
     }
-    return { side: new SideTensors({ tensors, sideSlots, budget, copies, slots: lengths, late, capacity }), closeMemory };
+    return {
+      side: new SideTensors({ tensors, sideSlots, budget, copies, slots: lengths, background, capacity }), closeMemory,
+    };
   } catch (error) {
     closeMemory();
     throw error;
@@ -92,11 +98,14 @@ function closingOf(memories: readonly SideMemory[], copies: SideCopies, driver: 
   };
 }
 
-function openTensor({ name, width, dtype, pageBytes }: ReadSideTensor, driver: Driver, given: SideTensorsToOpen, budgetBytes: number): SideMemory {
+function openTensor(
+  { name, width, dtype, pageBytes }: ReadSideTensor, driver: Driver, given: SideTensorsToOpen, budgetBytes: number,
+): SideMemory {
   const { maxTokens, slots, handOverSlots, isScrubbed } = given;
   const tokenBytes = width * sideDtypeBytes(dtype);
   const pool = new PagePool({
-    driver, pageBytes: pageBytes ?? defaultPageBytes(driver, tokenBytes), memoryBudgetBytes: budgetBytes, headroomBytes: 0, readyBytes: 0,
+    driver, pageBytes: pageBytes ?? defaultPageBytes(driver, tokenBytes), memoryBudgetBytes: budgetBytes,
+    headroomBytes: 0, readyBytes: 0,
   });
   const count = slots + handOverSlots;
   const rows = new Int32Array(count);
@@ -107,7 +116,10 @@ function openTensor({ name, width, dtype, pageBytes }: ReadSideTensor, driver: D
       tokenBytes: Float64Array.of(tokenBytes), tensors: Float64Array.of(0, 0, tokenBytes),
     }, rows, isQuarantined);
     const arithmetic = rowArithmetic({ tokenBytes, pageBytes: pool.pageBytes });
-    return { name, width, dtype, tokenBytes, arithmetic, slotPages: arithmetic.rowsFor(maxTokens), pool, native, rows, isQuarantined };
+    return {
+      name, width, dtype, tokenBytes, arithmetic, slotPages: arithmetic.rowsFor(maxTokens), pool, native, rows,
+      isQuarantined,
+    };
   } catch (error) {
     pool.close();
     if (!isKvError(error, 'KV_OUT_OF_ADDRESS_SPACE')) throw error;
@@ -131,15 +143,18 @@ function defaultPageBytes(driver: Driver, tokenBytes: number): number {
 }
 
 function budgetOf({ tensors, budgetBytes, cachedTokens, slots }: SideTensorsToOpen, driver: Driver): number {
-  const pages = tensors.map(({ width, dtype, pageBytes }) => pageBytes ?? defaultPageBytes(driver, width * sideDtypeBytes(dtype)));
+  const pages =
+    tensors.map(({ width, dtype, pageBytes }) => pageBytes ?? defaultPageBytes(driver, width * sideDtypeBytes(dtype)));
   const largest = pages.reduce((most, bytes) => Math.max(most, bytes), 1);
   if (budgetBytes !== undefined) {
     if (budgetBytes >= largest) return budgetBytes;
     throw createError('KV_INVALID_OPTION', {
-      reason: 'range', owner: 'KvCache', option: 'sideBudgetBytes', expected: `at least ${largest}`, received: budgetBytes,
+      reason: 'range', owner: 'KvCache', option: 'sideBudgetBytes', expected: `at least ${largest}`,
+      received: budgetBytes,
       hint: 'That is the largest page of a side tensor.',
     });
   }
-  const bytes = tensors.reduce((sum, { width, dtype }, index) => sum + cachedTokens * width * sideDtypeBytes(dtype) + slots * pages[index]!, 0);
+  const bytes = tensors.reduce(
+    (sum, { width, dtype }, index) => sum + cachedTokens * width * sideDtypeBytes(dtype) + slots * pages[index]!, 0);
   return Math.max(largest, driver.kind === 'mock' ? bytes : Math.min(bytes, driver.memory().totalBytes));
 }

@@ -1,5 +1,6 @@
-// OutputTensor: what an output of an engine's pass says of itself: its shape and the type of its elements. Engines in Node.js differ
-// (`shape` and `dtype`, onnxruntime's `dims` and `type`, typed arrays), so this reads all of them. Never reads elements.
+// OutputTensor: what an output of an engine's pass says of itself: its shape and the type of its elements. Engines in
+// Node.js differ (`shape` and `dtype`, onnxruntime's `dims` and `type`, typed arrays), so this reads all of them. Never
+// reads elements.
 
 import { withoutRevoked, type FieldPlace } from '../base/options.js';
 import { elementsOf, isArray, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
@@ -22,9 +23,11 @@ export interface OtherOutput {
 /** More dimensions than any tensor has: a longer list is no shape. */
 const mostDimensions = 16;
 
-const shortNames: Readonly<Record<string, SideDtype>> = { f32: 'float32', f16: 'float16', bf16: 'bfloat16', i8: 'int8', i32: 'int32' };
+const shortNames: Readonly<Record<string, SideDtype>> =
+  { f32: 'float32', f16: 'float16', bf16: 'bfloat16', i8: 'int8', i32: 'int32' };
 
-const arrayDtypes: Readonly<Record<string, SideDtype>> = { Float32Array: 'float32', Float16Array: 'float16', Int8Array: 'int8', Int32Array: 'int32' };
+const arrayDtypes: Readonly<Record<string, SideDtype>> =
+  { Float32Array: 'float32', Float16Array: 'float16', Int8Array: 'int8', Int32Array: 'int32' };
 
 /** Reads each member of `value` once. Throws what its getters throw, and KV_INVALID_OPTION for a revoked proxy. */
 export function readOutput(value: unknown, place: FieldPlace): OutputTensor | OtherOutput {
@@ -38,8 +41,13 @@ export function readOutput(value: unknown, place: FieldPlace): OutputTensor | Ot
     const given = named ?? dims ?? (length === undefined ? undefined : [length]);
     const shape = shapeOf(given, { ...place, option: `${place.option}.shape` });
     if (shape === undefined) return { kind: 'not-a-tensor' };
-    if (length !== undefined && shape.reduce((product, size) => product * size, 1) !== length) return { kind: 'not-a-tensor' };
-    return { kind: 'tensor', shape, ...dtypeOf(dtype ?? type, () => array ?? typedArrayKind((value as { readonly data?: unknown }).data)) };
+    if (length !== undefined && shape.reduce((product, size) => product * size, 1) !== length) {
+      return { kind: 'not-a-tensor' };
+    }
+    return {
+      kind: 'tensor', shape,
+      ...dtypeOf(dtype ?? type, () => array ?? typedArrayKind((value as { readonly data?: unknown }).data)),
+    };
   });
 }
 
@@ -53,11 +61,15 @@ function shapeOf(value: unknown, place: FieldPlace): readonly number[] | undefin
   return shape?.every((size) => Number.isSafeInteger(size) && (size as number) >= 0) ? shape as number[] : undefined;
 }
 
-/** By the name that it gives, else by the typed array of its elements, of which a Uint16Array and a Uint8Array say too little. */
+/**
+ * By the name that it gives, else by the typed array of its elements, of which a Uint16Array and a Uint8Array say too
+ * little.
+ */
 function dtypeOf(name: unknown, arrayOf: () => string | undefined): Pick<OutputTensor, 'dtype' | 'dtypeName'> {
   if (typeof name === 'string') {
     const lower = name.toLowerCase();
-    const dtype = sideDtypes.find((one) => one === lower) ?? (Object.hasOwn(shortNames, lower) ? shortNames[lower] : undefined)
+    const dtype =
+      sideDtypes.find((one) => one === lower) ?? (Object.hasOwn(shortNames, lower) ? shortNames[lower] : undefined)
       ?? (/^f(?:loat)?8/.test(lower) ? 'float8' : undefined);
     return { dtype, dtypeName: name };
   }

@@ -1,5 +1,6 @@
-// RoomQueue: what waits for room in an EncoderCache, in the order in which the requests arrived. Only the first is ever served, so none
-// starves: neither behind smaller ones, nor, for long, behind requests for rows that are there and need no room.
+// RoomQueue: what waits for room in an EncoderCache, in the order in which the requests arrived. Only the first is ever
+// served, so none starves: neither behind smaller ones, nor, for long, behind requests for rows that are there and need
+// no room.
 
 /** Something that waits for room. */
 export interface RoomTicket {
@@ -11,7 +12,10 @@ export interface RoomTicket {
   serve(): void;
 }
 
-/** Requests for rows that are there which may be served before the first of the queue, which may need the room that they keep. */
+/**
+ * Requests for rows that are there which may be served before the first of the queue, which may need the room that they
+ * keep.
+ */
 export const mostOvertakes = 32;
 
 export class RoomQueue {
@@ -47,7 +51,10 @@ export class RoomQueue {
     if (at === 0) this.#overtakes = 0;
   }
 
-  /** Serves the first as long as there is room for it. A call from within `serve` of a ticket leaves that to the call that runs. */
+  /**
+   * Serves the first as long as there is room for it. A call from within `serve` of a ticket leaves that to the call
+   * that runs.
+   */
   serve(): void {
     if (this.#isServing) return;
     this.#isServing = true;

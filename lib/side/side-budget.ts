@@ -1,7 +1,8 @@
-// SideBudget: the bound on all side tensors of a cache together, whatever their pages' sizes. Sequences and leases keep what they have;
-// cached rows are evicted for new ones, of the text that was used longest ago first and its end before its start: a text that misses its
-// end costs a short computation, one that misses its start all of it. What the eviction policy of K and V withholds is not evicted.
-// Whether there is room is counted here and nowhere else, for all tensors and sequences of a call together, before anything is taken.
+// SideBudget: the bound on all side tensors of a cache together, whatever their pages' sizes. Sequences and leases keep
+// what they have; cached rows are evicted for new ones, of the text that was used longest ago first and its end before
+// its start: a text that misses its end costs a short computation, one that misses its start all of it. What the
+// eviction policy of K and V withholds is not evicted. Whether there is room is counted here and nowhere else, for all
+// tensors and sequences of a call together, before anything is taken.
 
 import { createError } from '../base/errors.js';
 import type { SideVictim } from './cover-victims.js';
@@ -59,8 +60,8 @@ export class SideBudget {
   }
 
   /**
-   * Throws KV_OUT_OF_PAGES unless all that is needed can be taken together: when sequences, leases and text that the eviction policy
-   * withholds have too much for that. Evicts nothing.
+   * Throws KV_OUT_OF_PAGES unless all that is needed can be taken together: when sequences, leases and text that the
+   * eviction policy withholds have too much for that. Evicts nothing.
    */
   check(needs: readonly SideNeed[]): void {
     if (this.hasRoom(needs)) return;
@@ -69,7 +70,8 @@ export class SideBudget {
       bytes += pages * pool.pageBytes;
       if (bytes <= this.#bytes) continue;
       throw createError('KV_OUT_OF_PAGES', {
-        needRows: pages, haveRows: 0, needPages: pages, havePages: Math.max(0, pages - Math.ceil((bytes - this.#bytes) / pool.pageBytes)),
+        needRows: pages, haveRows: 0, needPages: pages,
+        havePages: Math.max(0, pages - Math.ceil((bytes - this.#bytes) / pool.pageBytes)),
         budgetBytes: this.#bytes, pageBytes: pool.pageBytes, slots: [], pagesPerRow: 1, sideTensor: name,
       });
     }
@@ -84,7 +86,10 @@ export class SideBudget {
     this.#trim(needs);
   }
 
-  /** Raises or lowers the bound; what sequences and leases have stays, and what is withheld. Throws what the driver throws. */
+  /**
+   * Raises or lowers the bound; what sequences and leases have stays, and what is withheld. Throws what the driver
+   * throws.
+   */
   set(bytes: number): void {
     for (const { open: { pool } } of this.#tensors) pool.setBudget(Math.max(bytes, pool.pageBytes));
     this.#bytes = bytes;
@@ -92,7 +97,9 @@ export class SideBudget {
     this.keep();
   }
 
-  /** Evicts what came to be only cached since the bound was lowered below what is used. Throws what the driver throws. */
+  /**
+   * Evicts what came to be only cached since the bound was lowered below what is used. Throws what the driver throws.
+   */
   keep(): void {
     if (!this.#isAbove) return;
     this.#isAbove = !this.#evictTo(this.#bytes);
@@ -117,7 +124,9 @@ export class SideBudget {
     return oldest?.evict() ?? false;
   }
 
-  /** Pages that nothing needs any more are free. What the driver refuses stays, and is reported when it is tried again. */
+  /**
+   * Pages that nothing needs any more are free. What the driver refuses stays, and is reported when it is tried again.
+   */
   #endDropped(): void {
     for (const tensor of this.#tensors) {
       try {
@@ -128,9 +137,12 @@ export class SideBudget {
     }
   }
 
-  /** Gives free pages back to the system where, with those that are needed in use, there would be more than the bound. */
+  /**
+   * Gives free pages back to the system where, with those that are needed in use, there would be more than the bound.
+   */
   #trim(needs: readonly SideNeed[]): void {
-    const pages = this.#tensors.map((tensor) => needs.reduce((sum, need) => sum + (need.tensor === tensor ? need.pages : 0), 0));
+    const pages =
+      this.#tensors.map((tensor) => needs.reduce((sum, need) => sum + (need.tensor === tensor ? need.pages : 0), 0));
     let created = 0;
     this.#tensors.forEach(({ open: { pool } }, index) => {
       const { createdPages, freePages } = pool.counts();
@@ -148,7 +160,10 @@ function bytesOf(needs: readonly SideNeed[]): number {
   return needs.reduce((sum, { tensor: { open: { pool } }, pages }) => sum + pages * pool.pageBytes, 0);
 }
 
-/** Where two were used at the same time, by requests that carried both tensors: rows that only one of them has are of no use to these. */
+/**
+ * Where two were used at the same time, by requests that carried both tensors: rows that only one of them has are of no
+ * use to these.
+ */
 function goesBefore(one: SideVictim, other: SideVictim): boolean {
   return (one.lastUse - other.lastUse || other.tokens - one.tokens || other.tokenBytes - one.tokenBytes) < 0;
 }
@@ -159,7 +174,10 @@ export interface SideCounts {
   readonly budgetBytes: number;
   /** Mapped, cached or set aside. */
   readonly usedBytes: number;
-  /** Of `usedBytes`, those that running sequences and hand-overs have. What is neither held nor in quarantine is evicted when it is needed, unless the eviction policy withholds its text. */
+  /**
+   * Of `usedBytes`, those that running sequences and hand-overs have. What is neither held nor in quarantine is evicted
+   * when it is needed, unless the eviction policy withholds its text.
+   */
   readonly heldBytes: number;
   /** Of `usedBytes`, those that the driver neither unmapped nor put back as they were: lost until the cache closes. */
   readonly quarantinedBytes: number;
@@ -168,8 +186,8 @@ export interface SideCounts {
   /** Bytes in the CPU's memory that are registered with the device, which copies there by itself. */
   readonly registeredBytes: number;
   /**
-   * Bytes that came from the device to memory which it would not register (a limit on locked memory, say), since the cache was opened:
-   * the same rows, but each such copy waits.
+   * Bytes that came from the device to memory which it would not register (a limit on locked memory, say), since the
+   * cache was opened: the same rows, but each such copy waits.
    */
   readonly pageableBytes: number;
 }

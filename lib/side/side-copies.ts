@@ -1,8 +1,10 @@
-// SideCopies: copies of rows from the device into side tensors, from the call that queues them until they are over. They run on a stream
-// of their own, in order, behind the stream that computes the rows, which goes on behind them: its work may write the rows again. What
-// has arrived counts; until then the pages that are written belong to a slot in use.
+// SideCopies: copies of rows from the device into side tensors, from the call that queues them until they are over.
+// They run on a stream of their own, in order, behind the stream that computes the rows, which goes on behind them: its
+// work may write the rows again. What has arrived counts; until then the pages that are written belong to a slot in
+// use.
 //
-// It refers to no cache: a cache that was never closed leaves its copies to it. Places are [tensor, side slot, slot, end] × count.
+// It refers to no cache: a cache that was never closed leaves its copies to it. Places are [tensor, side slot, slot,
+// end] × count.
 
 import { isKvError } from '../base/errors.js';
 import { enlarged } from '../base/typed-arrays.js';
@@ -79,10 +81,14 @@ export class SideCopies {
   }
 
   /**
-   * Lets `queue` queue copies to `places` behind all that `stream` holds; what is queued on `stream` later runs behind them. Throws what
-   * the driver throws; then nothing of it counts, and what may be under way all the same keeps its slots as any other copy.
+   * Lets `queue` queue copies to `places` behind all that `stream` holds; what is queued on `stream` later runs behind
+   * them. Throws what the driver throws; then nothing of it counts, and what may be under way all the same keeps its
+   * slots as any other copy.
    */
-  run(stream: bigint, { places, count }: { readonly places: Int32Array; readonly count: number }, queue: (own: bigint) => void): void {
+  run(
+    stream: bigint, { places, count }: { readonly places: Int32Array; readonly count: number },
+    queue: (own: bigint) => void,
+  ): void {
     const { native } = this.#driver;
     const own = (this.#stream ??= this.#driver.acquireStream());
     const before = native.recordEvent(stream);
@@ -113,7 +119,10 @@ export class SideCopies {
     });
   }
 
-  /** Waits until no copy writes to the side slot. Throws what the driver throws; on a lost device nothing arrives any more. */
+  /**
+   * Waits until no copy writes to the side slot. Throws what the driver throws; on a lost device nothing arrives any
+   * more.
+   */
   wait(side: number): void {
     if (!this.isCopying(side)) return;
     const last = this.#copies.findLast((copy) => hasPlace(copy, side))!;
@@ -121,7 +130,10 @@ export class SideCopies {
     this.poll();
   }
 
-  /** Waits until the first `tokens` tokens of a tensor, which are written, have arrived in the side slot. Throws what the driver throws. */
+  /**
+   * Waits until the first `tokens` tokens of a tensor, which are written, have arrived in the side slot. Throws what
+   * the driver throws.
+   */
   waitFor(tensor: number, side: number, tokens: number): void {
     if (this.#arrived[tensor]![side]! >= tokens) return;
     this.poll();
@@ -194,7 +206,8 @@ export class SideCopies {
   #end(copy: Copy): void {
     this.#copies.shift();
     for (let at = 0; at < placeSize * copy.count; at += placeSize) {
-      const [tensor, side, slot, end] = copy.places.subarray(at, at + placeSize) as unknown as readonly [number, number, number, number];
+      const [tensor, side, slot, end] =
+        copy.places.subarray(at, at + placeSize) as unknown as readonly [number, number, number, number];
       const arrived = this.#arrived[tensor]!;
       if (end <= arrived[side]!) continue;
       arrived[side] = end;

@@ -1,20 +1,18 @@
-// SideCover: how much of each cached text one side tensor has, and in which of its pages. It follows the texts of the prefix index: per
-// node the token up to which the tensor was written (its cover), and in a ledger of its own the pages that hold it. A page may end
-// inside a token and inside a node. What no engine wrote cannot be found.
+// SideCover: how much of each cached text one side tensor has, and in which of its pages. It follows the texts of the
+// prefix index: per node the token up to which the tensor was written (its cover), and in a ledger of its own the pages
+// that hold it. A page may end inside a token and inside a node. What no engine wrote cannot be found.
 //
-// Invariants: cover is closed under prefixes: a node is covered only where all before it is; a node whose cover ends inside a page has
-// that page as its tail, unless a covered child has it.
+// Invariants: cover is closed under prefixes: a node is covered only where all before it is; a node whose cover ends
+// inside a page has that page as its tail, unless a covered child has it.
 
 import { createError } from '../base/errors.js';
 import { enlarged } from '../base/typed-arrays.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
-import { reasonNumber, type DroppedRows } from '../prefix/dropped-rows.js';
-import type { NodeTable } from '../prefix/node-table.js';
-import type { TextListener } from '../prefix/prefix-tree.js';
+import { type DroppedRows, reasonNumber, RowLedger } from '../prefix/row-ledger.js';
+import type { NodeTable, TextListener } from '../prefix/prefix-tree.js';
 import { CoverNodes } from './cover-nodes.js';
 import { CoverOrder } from './cover-order.js';
 import { CoverVictims, type WithheldNodes } from './cover-victims.js';
-import { RowLedger } from '../prefix/row-ledger.js';
 
 const evicted = reasonNumber('evicted');
 
@@ -58,7 +56,9 @@ export class SideCover implements TextListener {
     return this.#heldTokens[page]!;
   }
 
-  /** Of the first `tokens` tokens of the text, which end in `node` (-1: the domain has no text), how many are covered. */
+  /**
+   * Of the first `tokens` tokens of the text, which end in `node` (-1: the domain has no text), how many are covered.
+   */
   tokensOf(node: number, tokens: number): number {
     if (node < 0) return 0;
     return Math.min(tokens, this.#covered.coverEnd(this.#covered.deepestCovered(node)));
@@ -67,10 +67,13 @@ export class SideCover implements TextListener {
   /** Why no more of the text is covered, where its first `tokens` tokens end in `node`. */
   reasonAt(node: number, tokens: number): CoverEnd {
     let last = node;
-    for (let at = node; at >= 0 && !this.#covered.isRoot(at) && !this.#covered.isCovered(at); at = this.#nodes.parent[at]!) last = at;
+    for (let at = node; at >= 0 && !this.#covered.isRoot(at) && !this.#covered.isCovered(at);
+        at = this.#nodes.parent[at]!) last = at;
     const covered = node < 0 ? node : this.#covered.deepestCovered(node);
-    const ends = covered >= 0 && !this.#covered.isRoot(covered) && this.#covered.to[covered]! < Math.min(tokens, this.#nodes.to[covered]!) ? covered : last;
-    return ends >= 0 && ends < this.#wasEvicted.length && this.#wasEvicted[ends] === 1 ? 'side-evicted' : 'side-never-written';
+    const ends = covered >= 0 && !this.#covered.isRoot(covered)
+      && this.#covered.to[covered]! < Math.min(tokens, this.#nodes.to[covered]!) ? covered : last;
+    return ends >= 0 && ends < this.#wasEvicted.length && this.#wasEvicted[ends] === 1 ? 'side-evicted'
+      : 'side-never-written';
   }
 
   /** Writes the pages of the text's first `tokens` tokens, which are covered and end in `node`, into `table`. */
@@ -80,7 +83,9 @@ export class SideCover implements TextListener {
     while (tokens <= this.#nodes.from[at]!) at = this.#nodes.parent[at]!;
     this.#ledger.fill(at, tokens, table);
     const whole = this.#arithmetic.wholeRows(tokens);
-    if (this.#arithmetic.rowsFor(tokens) > whole) table[whole] = this.#ledger.partialRow(this.#holder(at, tokens), tokens);
+    if (this.#arithmetic.rowsFor(tokens) > whole) {
+      table[whole] = this.#ledger.partialRow(this.#holder(at, tokens), tokens);
+    }
   }
 
   /** The text that ends in `node` was used: what of it is covered goes last. `time` grows. */
@@ -93,8 +98,8 @@ export class SideCover implements TextListener {
   }
 
   /**
-   * The first `tokens` tokens of a text, which end in `node`, lie in the pages of `table`: what was not covered is from now on.
-   * Returns the tokens that were covered before. The pages that it takes are held by no other text.
+   * The first `tokens` tokens of a text, which end in `node`, lie in the pages of `table`: what was not covered is from
+   * now on. Returns the tokens that were covered before. The pages that it takes are held by no other text.
    */
   extend(node: number, tokens: number, table: Int32Array): number {
     this.#fit();
@@ -122,27 +127,34 @@ export class SideCover implements TextListener {
       }
       this.#wasEvicted[at] = 0;
     }
-    for (let index = first; index < this.#arithmetic.rowsFor(tokens); index += 1) this.#setHeldTokens(table[index]!, tokens);
+    for (let index = first; index < this.#arithmetic.rowsFor(tokens); index += 1) {
+      this.#setHeldTokens(table[index]!, tokens);
+    }
     return before;
   }
 
   /**
-   * The covered text that was used longest ago and of which `isSpare` affirms the pages that `evictPage` would take, by its last node;
-   * -1: none. Its ends go before its start; what the eviction policy withholds does not go. `spareEpoch` is another number once a page has
-   * become spare: until then it goes on where it was, and passes over the texts in use once.
+   * The covered text that was used longest ago and of which `isSpare` affirms the pages that `evictPage` would take, by
+   * its last node; -1: none. Its ends go before its start; what the eviction policy withholds does not go. `spareEpoch`
+   * is another number once a page has become spare: until then it goes on where it was, and passes over the texts in
+   * use once.
    */
   victim(isSpare: (page: number) => boolean, spareEpoch: number): number {
-    return this.#victims.next((node) => !this.#covered.hasCoveredChild(node) && this.#isEndSpare(node, isSpare), spareEpoch);
+    return this.#victims.next(
+      (node) => !this.#covered.hasCoveredChild(node) && this.#isEndSpare(node, isSpare), spareEpoch);
   }
 
-  /** Calls `visit` for the pages of covered text that the eviction policy withholds, and of what that continues, each once. */
+  /**
+   * Calls `visit` for the pages of covered text that the eviction policy withholds, and of what that continues, each
+   * once.
+   */
   forWithheldPages(visit: (page: number) => void): void {
     for (const node of this.#withheldPaths()) this.#ledger.forOwnRows(node, visit);
   }
 
   /**
-   * The covered text that was used longest ago whose end is in use, and of which `isSpare` affirms a page before it that can go once the end
-   * is cut off, by its last node; -1: none.
+   * The covered text that was used longest ago whose end is in use, and of which `isSpare` affirms a page before it
+   * that can go once the end is cut off, by its last node; -1: none.
    */
   blockingVictim(isSpare: (page: number) => boolean): number {
     const kept = this.#withheldPaths();
@@ -164,13 +176,14 @@ export class SideCover implements TextListener {
   /** The last page of a text that `victim` named goes, and the tokens that end in it. */
   evictPage(node: number): void {
     this.#cutTo(node, this.#endWithoutPage(node), evicted);
-    if (!this.#covered.isCovered(node)) this.#victims.restart(); // else it is the next victim too, or the end that it has now is in use
+    // else it is the next victim too, or the end that it has now is in use
+    if (!this.#covered.isCovered(node)) this.#victims.restart();
     this.#wasEvicted[node] = 1;
   }
 
   /**
-   * No text relies on the bytes of the page behind its first `tokens` tokens any more: the text that ends there loses what it has behind
-   * them. False: more than the end of a text lies there, or the eviction policy withholds it.
+   * No text relies on the bytes of the page behind its first `tokens` tokens any more: the text that ends there loses
+   * what it has behind them. False: more than the end of a text lies there, or the eviction policy withholds it.
    */
   release(page: number, tokens: number): boolean {
     const node = this.#releasable(page, tokens);
@@ -233,10 +246,15 @@ export class SideCover implements TextListener {
       if (this.#covered.to[upper]! < at) this.#wasEvicted[lower] = this.#wasEvicted[upper]!;
     }
     this.#order.remove(upper);
-    if (this.#covered.isCovered(lower)) this.#order.use(lower, Math.max(this.#order.lastUse(lower), this.#order.lastUse(upper)));
+    if (this.#covered.isCovered(lower)) {
+      this.#order.use(lower, Math.max(this.#order.lastUse(lower), this.#order.lastUse(upper)));
+    }
   }
 
-  /** Throws KV_INTERNAL unless the invariants hold; `visit` gets every page that is held, and how many tokens rely on it. */
+  /**
+   * Throws KV_INTERNAL unless the invariants hold; `visit` gets every page that is held, and how many tokens rely on
+   * it.
+   */
   verify(visit: (page: number, index: number) => void): void {
     this.#fit();
     let covered = 0;
@@ -246,18 +264,27 @@ export class SideCover implements TextListener {
       if (!this.#nodes.isUsed(node) || this.#covered.isRoot(node) || !this.#covered.isCovered(node)) continue;
       covered += 1;
       const above = this.#nodes.parent[node]!;
-      if (this.#covered.coverEnd(above) !== this.#nodes.from[node]) throw broken('text is covered behind text that is not', node, this.#nodes.from[node]!);
-      if (this.#covered.to[node]! > this.#nodes.to[node]!) throw broken('more text is covered than there is', node, this.#covered.to[node]!);
+      if (this.#covered.coverEnd(above) !== this.#nodes.from[node]) {
+        throw broken('text is covered behind text that is not', node, this.#nodes.from[node]!);
+      }
+      if (this.#covered.to[node]! > this.#nodes.to[node]!) {
+        throw broken('more text is covered than there is', node, this.#covered.to[node]!);
+      }
       const whole = this.#arithmetic.wholeRows(this.#covered.to[node]!);
       const isInside = this.#arithmetic.rowsFor(this.#covered.to[node]!) > whole;
-      if (this.#covered.tailRow[node]! >= 0 && (!isInside || this.#covered.hasCoveredChild(node))) throw broken('a text has a tail that it does not need', node, whole);
-      if (isInside && this.#holder(node, this.#covered.to[node]!) < 0) throw broken('the last tokens of a covered text lie in no page', node, whole);
+      if (this.#covered.tailRow[node]! >= 0 && (!isInside || this.#covered.hasCoveredChild(node))) {
+        throw broken('a text has a tail that it does not need', node, whole);
+      }
+      if (isInside && this.#holder(node, this.#covered.to[node]!) < 0) {
+        throw broken('the last tokens of a covered text lie in no page', node, whole);
+      }
       this.#ledger.forOwnRows(node, (page, index) => {
         if (!this.isHolding(page)) throw broken('a page of a covered text is not held', node, page);
         held += 1;
         visit(page, index);
       });
-      this.find(node, this.#covered.to[node]!, table = table.length < whole + 1 ? new Int32Array(2 * (whole + 1)) : table);
+      this.find(
+        node, this.#covered.to[node]!, table = table.length < whole + 1 ? new Int32Array(2 * (whole + 1)) : table);
       table.subarray(0, this.#arithmetic.rowsFor(this.#covered.to[node]!)).forEach((page, index) => {
         if (!this.isHolding(page)) throw broken('a page on the way to a covered text is not held', node, page);
         visit(page, index);
@@ -278,7 +305,9 @@ export class SideCover implements TextListener {
     return nodes;
   }
 
-  /** The text that ends in the page and can lose what it has there behind its first `tokens` tokens; -1: there is none. */
+  /**
+   * The text that ends in the page and can lose what it has there behind its first `tokens` tokens; -1: there is none.
+   */
   #releasable(page: number, tokens: number): number {
     for (const node of this.#order) {
       if (this.#lastPage(node) !== page || this.#covered.hasCoveredChild(node)) continue;
@@ -293,7 +322,8 @@ export class SideCover implements TextListener {
 
   /** Where the node's cover ends without its last page. */
   #endWithoutPage(node: number): number {
-    return Math.max(this.#nodes.from[node]!, this.#arithmetic.tokensIn(this.#arithmetic.rowsFor(this.#covered.to[node]!) - 1));
+    return Math.max(
+      this.#nodes.from[node]!, this.#arithmetic.tokensIn(this.#arithmetic.rowsFor(this.#covered.to[node]!) - 1));
   }
 
   /** A token that has more than a page, or lies in two, takes all its pages with it. */
@@ -337,9 +367,13 @@ export class SideCover implements TextListener {
     this.#setHeldTokens(straddling, start);
   }
 
-  /** The covered node, `node` or one below it, on which the page hangs that the text's first `tokens` tokens end in; -1: there is none. */
+  /**
+   * The covered node, `node` or one below it, on which the page hangs that the text's first `tokens` tokens end in; -1:
+   * there is none.
+   */
   #holder(node: number, tokens: number): number {
-    if (this.#covered.tailRow[node]! >= 0 || this.#arithmetic.wholeRows(this.#covered.to[node]!) > this.#arithmetic.wholeRows(tokens)) return node;
+    if (this.#covered.tailRow[node]! >= 0
+      || this.#arithmetic.wholeRows(this.#covered.to[node]!) > this.#arithmetic.wholeRows(tokens)) return node;
     for (let child = this.#nodes.firstChild[node]!; child >= 0; child = this.#nodes.nextSibling[child]!) {
       const holder = this.#covered.isCovered(child) ? this.#holder(child, tokens) : -1;
       if (holder >= 0) return holder;
@@ -359,7 +393,9 @@ export class SideCover implements TextListener {
   }
 
   #setHeldTokens(page: number, tokens: number): void {
-    if (page >= this.#heldTokens.length) this.#heldTokens = enlarged(this.#heldTokens, Math.max(page + 1, 2 * this.#heldTokens.length));
+    if (page >= this.#heldTokens.length) {
+      this.#heldTokens = enlarged(this.#heldTokens, Math.max(page + 1, 2 * this.#heldTokens.length));
+    }
     this.#heldTokens[page] = tokens;
   }
 

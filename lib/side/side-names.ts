@@ -42,7 +42,8 @@ export class SideNames {
     const names = this.#tensors.map(({ open }) => `'${open.name}'`);
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner, option, received: name,
-      expected: names.length === 0 ? 'left out: this cache has no side tensors' : `the name of a side tensor: ${formatList(names)}`,
+      expected: names.length === 0 ? 'left out: this cache has no side tensors'
+        : `the name of a side tensor: ${formatList(names)}`,
     });
   }
 
@@ -57,11 +58,15 @@ export class SideNames {
     const { tensor, bit } = this.named(owner, option, name);
     if ((this.#sideSlots.carried[slot]! & bit) !== 0) return tensor;
     throw createError('KV_SIDE_STATE', {
-      operation, sideTensor: name, problem: `the sequence in slot ${slot} does not carry it`, hint: 'Name it in `acquire({ needs })`.',
+      operation, sideTensor: name, problem: `the sequence in slot ${slot} does not carry it`,
+      hint: 'Name it in `acquire({ needs })`.',
     });
   }
 
-  /** Those tensors of the slot's sequence, as bits; undefined: all that it carries. Throws KV_INVALID_OPTION, KV_SIDE_STATE when there is none. */
+  /**
+   * Those tensors of the slot's sequence, as bits; undefined: all that it carries. Throws KV_INVALID_OPTION,
+   * KV_SIDE_STATE when there is none.
+   */
   carriedBits(owner: string, slot: number, names: readonly string[] | undefined, operation: string): number {
     if (names !== undefined) {
       const bits = this.bitsOf(owner, 'names', names);
@@ -73,7 +78,8 @@ export class SideNames {
       return this.#sideSlots.carried[slot]!;
     }
     throw createError('KV_SIDE_STATE', {
-      operation, sideTensor: '', problem: `none is named, or the sequence in slot ${slot} carries none`, hint: 'Name some in `acquire({ needs })`.',
+      operation, sideTensor: '', problem: `none is named, or the sequence in slot ${slot} carries none`,
+      hint: 'Name some in `acquire({ needs })`.',
     });
   }
 }

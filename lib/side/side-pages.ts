@@ -1,7 +1,9 @@
-// SidePages: which pages of one side tensor each slot maps, and who has each page: slots, those among them that are in use, the addon,
-// which keeps the pages that a text holds or slots share. Pages have numbers; a slot's table names its pages, from the first on.
+// SidePages: which pages of one side tensor each slot maps, and who has each page: slots, those among them that are in
+// use, the addon, which keeps the pages that a text holds or slots share. Pages have numbers; a slot's table names its
+// pages, from the first on.
 //
-// Invariants: a number is in use while a slot maps the page or a text holds it; then the addon knows it too, if it keeps it.
+// Invariants: a number is in use while a slot maps the page or a text holds it; then the addon knows it too, if it
+// keeps it.
 
 import { createError } from '../base/errors.js';
 import { enlarged } from '../base/typed-arrays.js';
@@ -89,7 +91,9 @@ export class SidePages {
   /** A slot that maps the page, for which `isRight` is true, or -1. */
   mapperOf(page: number, isRight: (slot: number) => boolean): number {
     if (this.#mappers[page] === 0) return -1;
-    for (let slot = 0; slot < this.#counts.length; slot += 1) if (this.isMapping(slot, page) && isRight(slot)) return slot;
+    for (let slot = 0; slot < this.#counts.length; slot += 1) {
+      if (this.isMapping(slot, page) && isRight(slot)) return slot;
+    }
     return -1;
   }
 
@@ -196,29 +200,43 @@ export class SidePages {
     this.#free.push(page);
   }
 
-  /** Throws KV_INTERNAL unless the counts agree with each other and with what texts hold. Returns how many pages there are. */
+  /**
+   * Throws KV_INTERNAL unless the counts agree with each other and with what texts hold. Returns how many pages there
+   * are.
+   */
   verify(rows: Int32Array): number {
     const mappers = new Int32Array(this.#made);
     const users = new Int32Array(this.#made);
     for (let slot = 0; slot < this.#counts.length; slot += 1) {
-      if (this.#counts[slot] !== rows[slot]) throw broken('a slot maps other pages than its table names', slot, rows[slot]!);
+      if (this.#counts[slot] !== rows[slot]) {
+        throw broken('a slot maps other pages than its table names', slot, rows[slot]!);
+      }
       for (let index = 0; index < this.#counts[slot]!; index += 1) {
         const page = this.#tables[slot]![index]!;
         mappers[page]! += 1;
         users[page]! += this.#isInUse[slot]!;
         if (this.#index[page] !== index) throw broken('a page is in the wrong place of a slot', slot, page);
-        if (this.#isInUse[slot] === 0 && !this.#isHeld(page)) throw broken('an idle slot maps a page that no text holds', slot, page);
+        if (this.#isInUse[slot] === 0 && !this.#isHeld(page)) {
+          throw broken('an idle slot maps a page that no text holds', slot, page);
+        }
       }
     }
     for (let page = 0; page < this.#made; page += 1) {
       if (this.#isUsed[page] === 0) continue;
-      if (this.#mappers[page] !== mappers[page]) throw broken('the slots that map a page are miscounted', page, mappers[page]!);
-      if (this.#users[page] !== users[page]) throw broken('the slots in use that map a page are miscounted', page, users[page]!);
+      if (this.#mappers[page] !== mappers[page]) {
+        throw broken('the slots that map a page are miscounted', page, mappers[page]!);
+      }
+      if (this.#users[page] !== users[page]) {
+        throw broken('the slots in use that map a page are miscounted', page, users[page]!);
+      }
       const isHeld = this.#isHeld(page);
-      if (mappers[page] === 0 && !isHeld) throw broken('a page that no slot maps and no text holds is counted', page, 0);
+      if (mappers[page] === 0 && !isHeld) {
+        throw broken('a page that no slot maps and no text holds is counted', page, 0);
+      }
       if (isHeld && this.#isKept[page] === 0) throw broken('a page that a text holds is not kept', page, 0);
     }
-    const idlePages = users.reduce((idle, count, page) => (this.#isUsed[page] === 1 && count === 0 ? idle + 1 : idle), 0);
+    const idlePages =
+      users.reduce((idle, count, page) => (this.#isUsed[page] === 1 && count === 0 ? idle + 1 : idle), 0);
     if (this.#idlePages !== idlePages) throw broken('idle pages are miscounted', this.#idlePages, idlePages);
     return this.#made - this.#free.length;
   }

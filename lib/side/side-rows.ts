@@ -1,5 +1,6 @@
-// SideRows: what callers write to side tensors, and how it is checked: the right elements, as many as the tokens, for tokens that are
-// being computed and behind what was written before. Nothing counts as written unless all of it is right.
+// SideRows: what callers write to side tensors, and how it is checked: the right elements, as many as the tokens, for
+// tokens that are being computed and behind what was written before. Nothing counts as written unless all of it is
+// right.
 
 import { createError } from '../base/errors.js';
 import { isOptionsObject, withoutRevoked } from '../base/options.js';
@@ -12,8 +13,9 @@ import type { SideTensor } from './side-tensor.js';
 import type { SideTensors } from './side-tensors.js';
 
 /**
- * Rows by name of the side tensor, each [tokens, width]: as a typed array of its dtype, which is copied at once, or in memory of the cache's
- * driver (`DeviceRows`, or only its `memory`), from which it is copied behind what is queued there.
+ * Rows by name of the side tensor, each [tokens, width]: as a typed array of its dtype, which is copied at once, or in
+ * memory of the cache's driver (`DeviceRows`, or only its `memory`), from which it is copied behind what is queued
+ * there.
  */
 export type SideRowsByName = Readonly<Record<string, SideView | DeviceRows | DeviceMemory | bigint>>;
 
@@ -27,7 +29,10 @@ export interface RowPlaces {
   /** Generations of the slots' sequences; one that was released since is passed over. Undefined: all are alive. */
   readonly generations: Uint32Array | undefined;
   readonly length: number;
-  /** Whether sequences of which earlier rows were not written are passed over: none of theirs behind those can be. Default: refused. */
+  /**
+   * Whether sequences of which earlier rows were not written are passed over: none of theirs behind those can be.
+   * Default: refused.
+   */
   readonly skipsGaps?: boolean;
 }
 
@@ -64,8 +69,8 @@ export class SideRows {
   }
 
   /**
-   * Writes the rows of a prepared batch, packed in its order, to the sequences that carry the tensor. Throws KV_INVALID_OPTION,
-   * KV_SIDE_STATE, or what the driver says; then nothing counts as written.
+   * Writes the rows of a prepared batch, packed in its order, to the sequences that carry the tensor. Throws
+   * KV_INVALID_OPTION, KV_SIDE_STATE, or what the driver says; then nothing counts as written.
    */
   writeBatch(owner: string, places: RowPlaces, rows: ReadSideRows): void {
     this.#write(owner, places, undefined, rows);
@@ -73,7 +78,8 @@ export class SideRows {
 
   /** The same for tokens of one sequence from `from` on, which carries every tensor that is named. */
   writeTo(owner: string, slot: number, from: number, rows: ReadSideRows): void {
-    const tensors = rows.map(([name]) => this.tensors.names.carriedBy(slot, { owner, option: `rows.${name}` }, name, 'write'));
+    const tensors =
+      rows.map(([name]) => this.tensors.names.carriedBy(slot, { owner, option: `rows.${name}` }, name, 'write'));
     if (tensors.length === 0) return;
     this.#one.slots[0] = slot;
     this.#one.tokens[0] = this.#tokensOf(slot, from, rows[0]!, tensors[0]!);
@@ -90,15 +96,20 @@ export class SideRows {
   #write(owner: string, places: RowPlaces, from: number | undefined, rows: ReadSideRows): void {
     const packed = rows.map((given) => this.#pack(owner, given, places, from));
     const { hasStreams } = this.#driver.info;
-    for (const { tensor: { writes }, quads, count } of packed) { // what is written again does not count until all of it is
-      for (let at = 0; at < 4 * count; at += 4) if (quads[at + 1]! < writes.written[quads[at]!]!) writes.cut(quads[at]!, quads[at + 1]!);
+    // what is written again does not count until all of it is
+    for (const { tensor: { writes }, quads, count } of packed) {
+      for (let at = 0; at < 4 * count; at += 4) {
+        if (quads[at + 1]! < writes.written[quads[at]!]!) writes.cut(quads[at]!, quads[at + 1]!);
+      }
     }
     for (const { tensor: { writes }, quads, count, bytes, onDevice } of packed) {
       if (bytes !== undefined) writes.put(quads, count, bytes);
       else if (!hasStreams) writes.fetch(quads, count, onDevice!.from, onDevice!.stream);
     }
     if (hasStreams) this.#queue(packed.filter(({ onDevice }) => onDevice !== undefined));
-    for (const { tensor: { writes }, quads, count, onDevice } of packed) writes.count(quads, count, onDevice === undefined || !hasStreams);
+    for (const { tensor: { writes }, quads, count, onDevice } of packed) {
+      writes.count(quads, count, onDevice === undefined || !hasStreams);
+    }
   }
 
   /** Queues copies, those of each stream together. */
@@ -107,7 +118,9 @@ export class SideRows {
       const together = packed.filter(({ onDevice }) => onDevice!.stream === stream);
       const count = this.#placesOf(together);
       this.tensors.copies.run(stream, { places: this.#places, count }, (own) => {
-        for (const { tensor: { writes }, quads, count: rows, onDevice } of together) writes.fetch(quads, rows, onDevice!.from, own);
+        for (const { tensor: { writes }, quads, count: rows, onDevice } of together) {
+          writes.fetch(quads, rows, onDevice!.from, own);
+        }
       });
     }
   }
@@ -129,7 +142,8 @@ export class SideRows {
   }
 
   #pack(
-    owner: string, [name, rows, deviceRows]: ReadSideRows[number], { slots, tokens, generations, length, skipsGaps = false }: RowPlaces,
+    owner: string, [name, rows, deviceRows]: ReadSideRows[number],
+    { slots, tokens, generations, length, skipsGaps = false }: RowPlaces,
     from: number | undefined,
   ): PackedRows {
     const { tensor, bit } = this.tensors.names.named(owner, `rows.${name}`, name);
@@ -137,7 +151,8 @@ export class SideRows {
     for (let index = 0; index < length; index += 1) total += tokens[index]!;
     const bytes = deviceRows === undefined ? rowBytes(owner, tensor, rows, total) : undefined;
     const onDevice = deviceRows === undefined ? undefined : {
-      from: deviceBytes(owner, `rows.${name}`, deviceRows, this.#driver, total * tensor.open.tokenBytes), stream: deviceRows.stream,
+      from: deviceBytes(owner, `rows.${name}`, deviceRows, this.#driver, total * tensor.open.tokenBytes),
+      stream: deviceRows.stream,
     };
     const { sideSlots, slots: numbers } = this.tensors;
     const { quads, slots: written } = this.#listsOf(tensor, length);
@@ -178,12 +193,18 @@ export class SideRows {
     const written = tensor.writes.written[sideSlots.of[slot]!]!;
     if (from >= length && from + tokens <= end && from <= written) return;
     const refuse = (problem: string, hint: string): Error =>
-      createError('KV_SIDE_STATE', { operation: 'write', sideTensor: tensor.open.name, problem: `slot ${slot}: ${problem}`, hint });
+      createError('KV_SIDE_STATE', {
+        operation: 'write', sideTensor: tensor.open.name, problem: `slot ${slot}: ${problem}`, hint,
+      });
     if (from < length) {
-      throw refuse(`token ${from} was committed, as were all before ${length}`, 'Write the rows of a batch after `prepare` and before `commit`.');
+      throw refuse(
+        `token ${from} was committed, as were all before ${length}`,
+        'Write the rows of a batch after `prepare` and before `commit`.');
     }
     if (from + tokens > end) {
-      throw refuse(`its prepared tokens end at ${end}, the rows at ${from + tokens}`, 'Prepare a batch with the tokens that the rows belong to.');
+      throw refuse(
+        `its prepared tokens end at ${end}, the rows at ${from + tokens}`,
+        'Prepare a batch with the tokens that the rows belong to.');
     }
     throw refuse(
       `the rows of tokens ${written} to ${from - 1} were not written`,
@@ -193,23 +214,31 @@ export class SideRows {
 }
 
 /**
- * Reads names and rows, each once. Getters may run: what they could change must be checked behind it. Throws KV_INVALID_OPTION,
- * KV_UNKNOWN_OPTION, and what a getter throws.
+ * Reads names and rows, each once. Getters may run: what they could change must be checked behind it. Throws
+ * KV_INVALID_OPTION, KV_UNKNOWN_OPTION, and what a getter throws.
  */
 export function readSideRows(owner: string, rows: unknown): ReadSideRows {
   const place = { owner, option: 'rows' };
   if (isOptionsObject(rows)) {
-    return withoutRevoked(rows, place, () => Object.entries(rows).map(([name, given]) => [name, given, readDeviceRows(owner, `rows.${name}`, given)] as const));
+    return withoutRevoked(rows, place, () => Object.entries(rows).map((
+      [name, given],
+    ) => [name, given, readDeviceRows(owner, `rows.${name}`, given)] as const));
   }
-  throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an object with rows for each name', received: rows });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', ...place, expected: 'an object with rows for each name', received: rows,
+  });
 }
 
-function rowBytes(owner: string, { open: { name, dtype, width } }: SideTensor, rows: unknown, tokens: number): Uint8Array {
+function rowBytes(
+  owner: string, { open: { name, dtype, width } }: SideTensor, rows: unknown, tokens: number,
+): Uint8Array {
   const bytes = bytesIfOf(dtype, rows);
   const elements = bytes === undefined ? -1 : lengthOf(rows as Float32Array);
   if (bytes !== undefined && elements === tokens * width) return bytes;
   throw createError('KV_INVALID_OPTION', {
-    reason: bytes === undefined ? 'type' : 'range', owner, option: `rows.${name}`, received: bytes === undefined ? rows : elements,
-    expected: `a ${arrayNameOf(dtype)} of ${tokens} × ${width} elements`, hint: `The tensor is ${dtype}; rows are packed in the order of the batch.`,
+    reason: bytes === undefined ? 'type' : 'range', owner, option: `rows.${name}`,
+    received: bytes === undefined ? rows : elements,
+    expected: `a ${arrayNameOf(dtype)} of ${tokens} × ${width} elements`,
+    hint: `The tensor is ${dtype}; rows are packed in the order of the batch.`,
   });
 }

@@ -1,5 +1,6 @@
-// SideSlots: which sequence's rows lie in which slot of the side tensors. As a rule a sequence has the side slot of its own slot's number;
-// one whose rows are handed over keeps it under a lease after the sequence is released, and the next sequence gets another.
+// SideSlots: which sequence's rows lie in which slot of the side tensors. As a rule a sequence has the side slot of its
+// own slot's number; one whose rows are handed over keeps it under a lease after the sequence is released, and the next
+// sequence gets another.
 
 import type { NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
@@ -52,7 +53,8 @@ export class SideSlots {
   }
 
   /**
-   * The idle side slot with the highest `worth`, of equal ones that of the cache's slot, then the one used longest ago; -1: none is idle.
+   * The idle side slot with the highest `worth`, of equal ones that of the cache's slot, then the one used longest ago;
+   * -1: none is idle.
    */
   choose(slot: number, worth: (side: number) => number): number {
     let best = -1;
@@ -61,7 +63,9 @@ export class SideSlots {
       if (this.#isTaken[side] === 1) continue;
       const value = worth(side);
       if (value < most) continue;
-      if (value === most && (best === slot || (side !== slot && this.#lastUsed[best]! <= this.#lastUsed[side]!))) continue;
+      if (value === most && (best === slot || (side !== slot && this.#lastUsed[best]! <= this.#lastUsed[side]!))) {
+        continue;
+      }
       best = side;
       most = value;
     }
@@ -96,7 +100,9 @@ export class SideSlots {
     return -1;
   }
 
-  /** The tensors that each lease keeps in the side slot; undefined while a sequence has the slot, and while it is free. */
+  /**
+   * The tensors that each lease keeps in the side slot; undefined while a sequence has the slot, and while it is free.
+   */
   leasesOf(side: number): readonly number[] | undefined {
     const leases = this.#leases[side]!;
     return this.#hasLeft[side] === 1 && leases.length > 0 ? leases : undefined;
@@ -122,7 +128,9 @@ export class SideSlots {
   }
 }
 
-/** The memory of one side tensor, as it was opened: its shape, where its pages come from, and its slots in the addon. */
+/**
+ * The memory of one side tensor, as it was opened: its shape, where its pages come from, and its slots in the addon.
+ */
 export interface SideMemory {
   readonly name: string;
   readonly width: number;

@@ -1,7 +1,9 @@
 // The options of a cache's side tensors: name, width, dtype and place of each, and how they are read.
 
 import { createError } from '../base/errors.js';
-import { integer, isOptionsObject, oneOf, optional, readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
+import {
+  integer, isOptionsObject, oneOf, optional, readOptions, withDefault, withoutRevoked, type Field,
+} from '../base/options.js';
 import { sideDtypes, type SideDtype } from '../base/dtypes.js';
 
 /** What one side tensor keeps per token. */
@@ -11,13 +13,13 @@ export interface SideTensorShape {
   /** Type of the elements: as of K and V, or `int32` for codes and other whole numbers. */
   readonly dtype: SideDtype;
   /**
-   * Where it is kept. `host`: in the CPU's memory, whatever the cache's driver, for a next stage that reads it there. `device`: in the
-   * memory of the cache's driver, for one that runs on it. Default `host`.
+   * Where it is kept. `host`: in the CPU's memory, whatever the cache's driver, for a next stage that reads it there.
+   * `device`: in the memory of the cache's driver, for one that runs on it. Default `host`.
    */
   readonly place?: 'host' | 'device' | undefined;
   /**
-   * Bytes of a page, a multiple of the driver's granularity: what can be shared without a copy. Default: on host 256 KiB for rows of
-   * 1 KiB or more, 64 KiB for shorter ones; on another driver its own page size.
+   * Bytes of a page, a multiple of the driver's granularity: what can be shared without a copy. Default: on host 256
+   * KiB for rows of 1 KiB or more, 64 KiB for shorter ones; on another driver its own page size.
    */
   readonly pageBytes?: number | undefined;
 }
@@ -37,7 +39,8 @@ export interface ReadSideTensor {
 const mostTensors = 31;
 
 const shapeSpec = {
-  width: integer({ min: 1, max: 2 ** 20 }), dtype: oneOf(sideDtypes), place: withDefault(oneOf(['host', 'device']), 'host'),
+  width: integer({ min: 1, max: 2 ** 20 }), dtype: oneOf(sideDtypes),
+  place: withDefault(oneOf(['host', 'device']), 'host'),
   pageBytes: optional(integer({ min: 1 })),
 };
 
@@ -49,7 +52,9 @@ export const sideTensorsField: Field<readonly ReadSideTensor[]> = (value, place)
   if (!isOptionsObject(value)) throw refuse('type', 'an object with one shape for each name', value);
   return withoutRevoked(value, place, () => {
     const names = Object.keys(value);
-    if (names.length > mostTensors) throw refuse('range', `an object of at most ${mostTensors} names`, `one of ${names.length}`);
+    if (names.length > mostTensors) {
+      throw refuse('range', `an object of at most ${mostTensors} names`, `one of ${names.length}`);
+    }
     return names.map((name) => {
       if (name === '') throw refuse('range', 'an object whose names are not empty', "''");
       const shape = (value as Readonly<Record<string, unknown>>)[name];

@@ -1,6 +1,7 @@
-// SideTensor: the memory of one side tensor: a reservation [slot, token, width] and the pages under it. Slots share the pages that a
-// cached text holds and go on in pages of their own; a shared page in which a text ends is copied when it is written to. It knows which bytes may be written and
-// what is cached; which slot a sequence gets and what the budget allows is asked elsewhere.
+// SideTensor: the memory of one side tensor: a reservation [slot, token, width] and the pages under it. Slots share the
+// pages that a cached text holds and go on in pages of their own; a shared page in which a text ends is copied when it
+// is written to. It knows which bytes may be written and what is cached; which slot a sequence gets and what the budget
+// allows is asked elsewhere.
 //
 // Invariant: an idle slot maps only pages that a text holds, but for those that `endDropped` is still to unmap.
 
@@ -8,8 +9,8 @@ import { createError, isKvError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
 import type { NativeCache } from '../device/native.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
-import { DroppedRows } from '../prefix/dropped-rows.js';
-import type { NodeTable } from '../prefix/node-table.js';
+import { DroppedRows } from '../prefix/row-ledger.js';
+import type { NodeTable } from '../prefix/prefix-tree.js';
 import type { SideVictim, WithheldNodes } from './cover-victims.js';
 import { FoundPages } from './found-pages.js';
 import type { SideCopies } from './side-copies.js';
@@ -22,7 +23,7 @@ import { SideWrites } from './side-writes.js';
 export interface SideTensorParts {
   readonly nodes: NodeTable;
   readonly withheld: WithheldNodes;
-  readonly late: BackgroundErrors;
+  readonly background: BackgroundErrors;
   /** What views keep alive. */
   readonly owner: object;
   /** Copies from the device to this cache's side tensors. */
@@ -56,14 +57,17 @@ export class SideTensor {
   readonly #pages: SidePages;
   readonly #dropped = new DroppedRows();
   readonly #earmarked: Int32Array;
-  /** Slots in use that map pages behind those written, which may be others': a truncation was refused, or copies were on their way there. */
+  /**
+   * Slots in use that map pages behind those written, which may be others': a truncation was refused, or copies were on
+   * their way there.
+   */
   readonly #overlong = new Set<number>();
   /** Idle slots that map more than texts hold. */
-  readonly #overfull = new Set<number>();
+  readonly #mustShrink = new Set<number>();
   readonly #isSpare = (page: number): boolean => this.#pages.usersOf(page) === 0;
   readonly #pair = new Int32Array(2);
 
-  constructor(open: SideMemory, { nodes, withheld, late, owner, copies, makeRoom }: SideTensorParts) {
+  constructor(open: SideMemory, { nodes, withheld, background, owner, copies, makeRoom }: SideTensorParts) {
     const { native, rows, arithmetic, slotPages } = open;
     this.open = open;
     this.#native = native;
@@ -71,11 +75,14 @@ export class SideTensor {
     this.#arithmetic = arithmetic;
     this.#makeRoom = makeRoom;
     this.cover = new SideCover(nodes, withheld, arithmetic, this.#dropped);
-    this.#pages = new SidePages(native, { slots: rows.length, slotPages, isHeld: (page) => this.cover.isHolding(page) });
-    this.found = new FoundPages(native, {
-      cover: this.cover, pages: this.#pages, isQuarantined: (slot) => this.isQuarantined(slot), makeRoom: (pages) => makeRoom(this, pages),
+    this.#pages = new SidePages(native, {
+      slots: rows.length, slotPages, isHeld: (page) => this.cover.isHolding(page),
     });
-    this.views = new SideViews(open, owner, late);
+    this.found = new FoundPages(native, {
+      cover: this.cover, pages: this.#pages, isQuarantined: (slot) => this.isQuarantined(slot),
+      makeRoom: (pages) => makeRoom(this, pages),
+    });
+    this.views = new SideViews(open, owner, background);
     this.writes = new SideWrites(open, copies);
     this.#copies = copies;
     this.#earmarked = new Int32Array(rows.length);
@@ -91,13 +98,13 @@ export class SideTensor {
   }
 
   /**
-   * Gives an idle slot what was found, and sets pages aside. It is in use from then on. Throws KV_OUT_OF_PAGES, or what the driver says;
-   * then the slot is idle, with some of what it had.
+   * Gives an idle slot what was found, and sets pages aside. It is in use from then on. Throws KV_OUT_OF_PAGES, or what
+   * the driver says; then the slot is idle, with some of what it had.
    */
   admit(slot: number, { tenant, tokens, earmarkedTokens }: SideAdmission): void {
     const shared = this.found.sharedPages(slot);
     if (shared < this.#pages.countOf(slot)) this.#shrink(slot, shared);
-    this.#overfull.delete(slot);
+    this.#mustShrink.delete(slot);
     this.#pages.use(slot);
     try {
       const earmarked = this.#arithmetic.rowsFor(earmarkedTokens);
@@ -113,7 +120,10 @@ export class SideTensor {
     }
   }
 
-  /** The slot is idle from now on. What of its pages texts hold stays mapped, for the next sequence with that text. Never throws. */
+  /**
+   * The slot is idle from now on. What of its pages texts hold stays mapped, for the next sequence with that text.
+   * Never throws.
+   */
   release(slot: number): void {
     this.views.revoke(slot);
     this.#native.earmark(slot, 0);
@@ -121,14 +131,17 @@ export class SideTensor {
     this.writes.set(slot, 0);
     this.#overlong.delete(slot);
     this.#pages.idle(slot);
-    this.#overfull.add(slot);
+    this.#mustShrink.add(slot);
   }
 
   /**
-   * Pages that `ensure` takes for the slot, and of these a copy that it can do without, since a cached text can lose its end instead.
-   * `copied`: of pages that slots share, how many get copies of them before; it is added to. Throws KV_SLOT_BUSY, or what the driver says.
+   * Pages that `ensure` takes for the slot, and of these a copy that it can do without, since a cached text can lose
+   * its end instead. `copied`: of pages that slots share, how many get copies of them before; it is added to. Throws
+   * KV_SLOT_BUSY, or what the driver says.
    */
-  pagesFor(slot: number, tokens: number, copied: Map<number, number>): { readonly pages: number; readonly spared: number } {
+  pagesFor(
+    slot: number, tokens: number, copied: Map<number, number>,
+  ): { readonly pages: number; readonly spared: number } {
     this.#settle(slot);
     const rows = this.#arithmetic.rowsFor(tokens);
     const pages = Math.max(0, rows - Math.max(this.#rows[slot]!, Math.min(rows, this.#earmarked[slot]!)));
@@ -144,8 +157,9 @@ export class SideTensor {
   }
 
   /**
-   * Gives the slot memory of its own from its last written token up to `tokens`. Returns the tokens for which it has that then. `isShort`:
-   * copies that can be done without are. Throws KV_OUT_OF_PAGES, KV_SLOT_BUSY, or what the driver says; what it has then counts.
+   * Gives the slot memory of its own from its last written token up to `tokens`. Returns the tokens for which it has
+   * that then. `isShort`: copies that can be done without are. Throws KV_OUT_OF_PAGES, KV_SLOT_BUSY, or what the driver
+   * says; what it has then counts.
    */
   ensure(slot: number, tokens: number, isShort: boolean): number {
     this.#settle(slot);
@@ -168,7 +182,10 @@ export class SideTensor {
     return this.#arithmetic.tokensIn(this.#rows[slot]!);
   }
 
-  /** Takes back what `ensure` mapped behind the slot's first `pages` pages, which are set aside again if they were. Throws what the driver says. */
+  /**
+   * Takes back what `ensure` mapped behind the slot's first `pages` pages, which are set aside again if they were.
+   * Throws what the driver says.
+   */
   undo(slot: number, pages: number): void {
     if (this.#rows[slot]! <= pages || this.isQuarantined(slot)) return;
     const earmarked = this.#earmarked[slot]!;
@@ -179,8 +196,9 @@ export class SideTensor {
   }
 
   /**
-   * The slot's sequence has gone, and a lease reads its first `tokens` tokens: it keeps the memory of no more, and nothing is set aside.
-   * `hasViews`: its memory is seen, and stays as it is. Throws what the driver says; then it stays mapped.
+   * The slot's sequence has gone, and a lease reads its first `tokens` tokens: it keeps the memory of no more, and
+   * nothing is set aside. `hasViews`: its memory is seen, and stays as it is. Throws what the driver says; then it
+   * stays mapped.
    */
   keepFirst(slot: number, tokens: number, hasViews: boolean): void {
     this.#native.earmark(slot, 0);
@@ -189,7 +207,10 @@ export class SideTensor {
     if (!hasViews && !this.isQuarantined(slot)) this.#shrink(slot, this.#arithmetic.rowsFor(tokens));
   }
 
-  /** Only the first `tokens` tokens of the slot are written. Throws what the driver says; then they are not, but stay mapped. */
+  /**
+   * Only the first `tokens` tokens of the slot are written. Throws what the driver says; then they are not, but stay
+   * mapped.
+   */
   truncate(slot: number, tokens: number): void {
     if (this.writes.written[slot]! <= tokens) return;
     this.writes.cut(slot, tokens);
@@ -204,7 +225,7 @@ export class SideTensor {
     const count = this.#arithmetic.rowsFor(this.writes.written[from]!);
     const table = this.#pages.tableOf(from);
     this.#shrink(to, 0);
-    this.#overfull.delete(to);
+    this.#mustShrink.delete(to);
     this.#pages.keep(from, 0, count);
     this.#pages.use(to);
     try {
@@ -228,14 +249,19 @@ export class SideTensor {
     this.cover.extend(node, covered, this.#pages.tableOf(slot));
   }
 
-  /** Unmaps and ends what no text needs any more and no sequence has. Throws the driver's first refusal, at the end; goes on next time. */
+  /**
+   * Unmaps and ends what no text needs any more and no sequence has. Throws the driver's first refusal, at the end;
+   * goes on next time.
+   */
   endDropped(): void {
     const dropped = this.#dropped;
     for (let at = 0; at < dropped.count; at += 1) {
       const page = dropped.row(at);
       if (!this.#pages.isUsed(page) || this.cover.isHolding(page)) continue;
-      const isIdle = (slot: number): boolean => !this.#pages.isInUse(slot) && !this.#overfull.has(slot);
-      for (let slot = this.#pages.mapperOf(page, isIdle); slot >= 0; slot = this.#pages.mapperOf(page, isIdle)) this.#overfull.add(slot);
+      const isIdle = (slot: number): boolean => !this.#pages.isInUse(slot) && !this.#mustShrink.has(slot);
+      for (let slot = this.#pages.mapperOf(page, isIdle); slot >= 0; slot = this.#pages.mapperOf(page, isIdle)) {
+        this.#mustShrink.add(slot);
+      }
       this.#pages.endIfUnused(page);
     }
     dropped.clear();
@@ -247,10 +273,10 @@ export class SideTensor {
         failure ??= { error };
       }
     }
-    for (const slot of this.#overfull) {
+    for (const slot of this.#mustShrink) {
       try {
         if (!this.isQuarantined(slot)) this.#shrink(slot, this.#heldPages(slot));
-        this.#overfull.delete(slot);
+        this.#mustShrink.delete(slot);
       } catch (error) {
         failure ??= { error };
       }
@@ -261,12 +287,14 @@ export class SideTensor {
   /** What `evict` would take next; undefined: nothing can go. */
   nextVictim(): SideVictim | undefined {
     const node = this.#victim();
-    return node < 0 ? undefined : { lastUse: this.cover.lastUse(node), tokens: this.cover.tokensOf(node, Infinity), tokenBytes: this.open.tokenBytes };
+    return node < 0 ? undefined : {
+      lastUse: this.cover.lastUse(node), tokens: this.cover.tokensOf(node, Infinity), tokenBytes: this.open.tokenBytes,
+    };
   }
 
   /**
-   * Evicts the last page of the text that was used longest ago, or where all ends are in use, the end of one whose start is not. False: no
-   * text has a page that no sequence has.
+   * Evicts the last page of the text that was used longest ago, or where all ends are in use, the end of one whose
+   * start is not. False: no text has a page that no sequence has.
    */
   evict(): boolean {
     const node = this.#victim();
@@ -292,7 +320,10 @@ export class SideTensor {
     return this.#pages.idlePages * this.open.pool.pageBytes;
   }
 
-  /** Of these, bytes that `evict` cannot free, since the eviction policy withholds the text. Takes time for each such text. */
+  /**
+   * Of these, bytes that `evict` cannot free, since the eviction policy withholds the text. Takes time for each such
+   * text.
+   */
   get withheldBytes(): number {
     let pages = 0;
     this.cover.forWithheldPages((page) => { if (this.#isSpare(page)) pages += 1; });
@@ -307,15 +338,22 @@ export class SideTensor {
     const { mappedPages, quarantinedPages } = this.open.pool.counts();
     // A page that a slot or a text has may be in quarantine too: where the driver would not unmap it after it was read.
     if (inUse !== mappedPages || inUse > counted || inUse + quarantinedPages < counted) {
-      throw createError('KV_INTERNAL', { problem: 'side tensors: pages are not conserved', what: inUse, howMany: counted });
+      throw createError('KV_INTERNAL', {
+        problem: 'side tensors: pages are not conserved', what: inUse, howMany: counted,
+      });
     }
     this.cover.verify((page, index) => {
       if (this.#pages.isUsed(page) && this.#pages.indexOf(page) === index) return;
-      throw createError('KV_INTERNAL', { problem: 'side tensors: a text has a page that is not there', what: page, howMany: index });
+      throw createError('KV_INTERNAL', {
+        problem: 'side tensors: a text has a page that is not there', what: page, howMany: index,
+      });
     });
   }
 
-  /** Whether the slot may write behind its token `written` in its page `index`: no other slot and no text relies on what is there. */
+  /**
+   * Whether the slot may write behind its token `written` in its page `index`: no other slot and no text relies on what
+   * is there.
+   */
   #isWritable(slot: number, index: number, written: number): boolean {
     const page = this.#pages.tableOf(slot)[index]!;
     return this.#pages.usersOf(page) <= 1 && this.#isFreeBehind(page, written);
@@ -328,13 +366,18 @@ export class SideTensor {
 
   /** Before the slot is written to: it maps nothing behind what is written that may be others'. */
   #settle(slot: number): void {
-    if (this.isQuarantined(slot)) throw createError('KV_SLOT_BUSY', { slot, operation: 'write side tensors of', holder: 'the quarantine' });
+    if (this.isQuarantined(slot)) {
+      throw createError('KV_SLOT_BUSY', { slot, operation: 'write side tensors of', holder: 'the quarantine' });
+    }
     if (!this.#overlong.has(slot)) return;
     this.#copies.wait(slot);
     this.#unmapRest(slot);
   }
 
-  /** Gives the slot a copy of its page; where there is no room for one and only a cached text needs what is behind `written`, that goes. */
+  /**
+   * Gives the slot a copy of its page; where there is no room for one and only a cached text needs what is behind
+   * `written`, that goes.
+   */
   #makeWritable(slot: number, index: number, written: number, isShort: boolean): void {
     const page = this.#pages.tableOf(slot)[index]!;
     if (isShort && this.#pages.usersOf(page) === 1 && this.cover.release(page, written)) return;

@@ -1,13 +1,14 @@
-// SideTensors: what a cache keeps beside K and V for each token, for a next stage: one reservation [slot, token, width] per tensor,
-// shared by prefix as K and V are. It goes with the slots of the cache step by step: admitted with a sequence, grown when a batch is
-// prepared, cached when the index hears of commits, released when the slot is idle. A cache without side tensors has none of its memory.
+// SideTensors: what a cache keeps beside K and V for each token, for a next stage: one reservation [slot, token, width]
+// per tensor, shared by prefix as K and V are. It goes with the slots of the cache step by step: admitted with a
+// sequence, grown when a batch is prepared, cached when the index hears of commits, released when the slot is idle. A
+// cache without side tensors has none of its memory.
 
 import { createError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
 import type { ChangeSignal } from '../device/wait.js';
 import type { DriverKind } from '../device/driver.js';
 import type { SideDtype } from '../base/dtypes.js';
-import type { PrefixPath } from '../prefix/prefix-path.js';
+import type { PrefixPath } from '../prefix/prefix-tree.js';
 import type { CoverEnd } from './side-cover.js';
 import type { SideBudget, SideCounts, SideNeed } from './side-budget.js';
 import type { SideCopies } from './side-copies.js';
@@ -31,7 +32,7 @@ export interface SideTensorsParts {
   readonly budget: SideBudget;
   readonly copies: SideCopies;
   readonly slots: SlotLengths;
-  readonly late: BackgroundErrors;
+  readonly background: BackgroundErrors;
   /** Wakes callers that wait for slots or pages of the cache. */
   readonly capacity: ChangeSignal;
 }
@@ -87,14 +88,14 @@ export class SideTensors {
   readonly slots: SlotLengths;
   /** By slot: tokens up to which its sequence may write now, in all tensors that it carries. Read only. */
   readonly ready: Int32Array;
-  readonly #late: BackgroundErrors;
+  readonly #background: BackgroundErrors;
   readonly #capacity: ChangeSignal;
   /** By side slot: tokens up to which views have been handed out. */
   readonly #handed: Int32Array;
   #time = 0;
   #isClosed = false;
 
-  constructor({ tensors, sideSlots, budget, copies, slots, late, capacity }: SideTensorsParts) {
+  constructor({ tensors, sideSlots, budget, copies, slots, background, capacity }: SideTensorsParts) {
     this.all = tensors;
     this.everything = 2 ** tensors.length - 1;
     this.infos = Object.freeze(tensors.map(({ open: { name, width, dtype, tokenBytes, pool } }) =>
@@ -104,7 +105,7 @@ export class SideTensors {
     this.budget = budget;
     this.copies = copies;
     this.slots = slots;
-    this.#late = late;
+    this.#background = background;
     this.#capacity = capacity;
     this.ready = new Int32Array(sideSlots.of.length).fill(alwaysReady);
     this.#handed = new Int32Array(sideSlots.count);
@@ -112,7 +113,7 @@ export class SideTensors {
 
   /** Whether it is SideTensors that a cache made. */
   static isInstance(value: unknown): value is SideTensors {
-    return typeof value === 'object' && value !== null && #late in value;
+    return typeof value === 'object' && value !== null && #background in value;
   }
 
   /** Of a text's first `tokens` tokens, which end in `node`, how many all tensors of `needs` have. */
@@ -122,8 +123,13 @@ export class SideTensors {
     return covered;
   }
 
-  /** The tensor of `needs` that has least of the text's first `tokens` tokens, and why it has no more; undefined: all have them all. */
-  lacking(node: number, tokens: number, needs: number): { readonly tensor: string; readonly tokens: number; readonly reason: CoverEnd } | undefined {
+  /**
+   * The tensor of `needs` that has least of the text's first `tokens` tokens, and why it has no more; undefined: all
+   * have them all.
+   */
+  lacking(
+    node: number, tokens: number, needs: number,
+  ): { readonly tensor: string; readonly tokens: number; readonly reason: CoverEnd } | undefined {
     let least: SideTensor | undefined;
     let covered = tokens;
     for (const tensor of this.#in(needs)) {
@@ -136,8 +142,8 @@ export class SideTensors {
   }
 
   /**
-   * Throws as `admit` what is no driver's, before anything is done for the sequence: KV_NO_FREE_SLOT, KV_OUT_OF_PAGES. Takes and evicts
-   * nothing.
+   * Throws as `admit` what is no driver's, before anything is done for the sequence: KV_NO_FREE_SLOT, KV_OUT_OF_PAGES.
+   * Takes and evicts nothing.
    */
   checkAdmission(request: SideRequest): void {
     if (request.needs === 0) return;
@@ -150,15 +156,15 @@ export class SideTensors {
   }
 
   /**
-   * Gives a slot's new sequence what its tensors have of its text. Throws KV_NO_FREE_SLOT when leases keep too many side slots,
-   * KV_OUT_OF_PAGES, or what the driver says; then nothing of it stays.
+   * Gives a slot's new sequence what its tensors have of its text. Throws KV_NO_FREE_SLOT when leases keep too many
+   * side slots, KV_OUT_OF_PAGES, or what the driver says; then nothing of it stays.
    */
   admit(slot: number, request: SideRequest): void {
     const { node, tokens, earmarkedTokens, needs, tenant } = request;
     if (needs === 0) return;
     const admitted: SideTensor[] = [];
     let side = -1;
-    this.#late.attempt(() => {
+    this.#background.attempt(() => {
       this.endDropped();
     });
     try {
@@ -207,8 +213,8 @@ export class SideTensors {
   }
 
   /**
-   * Throws KV_OUT_OF_PAGES unless all sequences of a batch may write its tokens, KV_SLOT_BUSY, or what the driver says. Takes and evicts
-   * nothing.
+   * Throws KV_OUT_OF_PAGES unless all sequences of a batch may write its tokens, KV_SLOT_BUSY, or what the driver says.
+   * Takes and evicts nothing.
    */
   check(batch: SideBatch): void {
     const { firm, all } = this.#needsOf(batch);
@@ -237,13 +243,18 @@ export class SideTensors {
         this.ready[slot] = ready;
       }
     } catch (error) {
-      for (const [tensor, side, pages] of mapped) this.#late.attempt(() => { tensor.undo(side, pages); });
-      for (let index = 0; index < length; index += 1) if (this.sideSlots.of[slots[index]!]! >= 0) this.ready[slots[index]!] = 0;
+      for (const [tensor, side, pages] of mapped) this.#background.attempt(() => { tensor.undo(side, pages); });
+      for (let index = 0; index < length; index += 1) {
+        if (this.sideSlots.of[slots[index]!]! >= 0) this.ready[slots[index]!] = 0;
+      }
       throw error;
     }
   }
 
-  /** Only the sequence's first `tokens` tokens count. Throws what the driver says, at the end; then they do not count, and stay mapped. */
+  /**
+   * Only the sequence's first `tokens` tokens count. Throws what the driver says, at the end; then they do not count,
+   * and stay mapped.
+   */
   truncate(slot: number, tokens: number): void {
     const side = this.sideSlots.of[slot]!;
     if (side < 0) return;
@@ -270,9 +281,9 @@ export class SideTensors {
   }
 
   /** Hears what has arrived from the device. Never throws: what fails is reported in the background. */
-  hear(): void {
+  pollCopies(): void {
     if (this.copies.isIdle) return;
-    this.#late.attempt(() => { this.copies.poll(); });
+    this.#background.attempt(() => { this.copies.poll(); });
   }
 
   /** The index has heard of the path's commits: what the slot has written of them is cached. */
@@ -317,7 +328,10 @@ export class SideTensors {
     this.#handed[side] = Math.max(this.#handed[side]!, tokens);
   }
 
-  /** Ends what no text and no sequence needs, and what a lowered bound does not leave room for. Throws the driver's first refusal, at the end. */
+  /**
+   * Ends what no text and no sequence needs, and what a lowered bound does not leave room for. Throws the driver's
+   * first refusal, at the end.
+   */
   endDropped(): void {
     try {
       this.#inEach(this.everything, (tensor) => {
@@ -331,7 +345,9 @@ export class SideTensors {
   counts(): SideCounts {
     const { bytes: budgetBytes, usedBytes, unevictableBytes, quarantinedBytes } = this.budget;
     const heldBytes = Math.max(0, unevictableBytes - quarantinedBytes);
-    return { budgetBytes, usedBytes, heldBytes, quarantinedBytes, leasedSlots: this.sideSlots.leased, ...this.copies.counts() };
+    return {
+      budgetBytes, usedBytes, heldBytes, quarantinedBytes, leasedSlots: this.sideSlots.leased, ...this.copies.counts(),
+    };
   }
 
   verify(): void {
@@ -362,10 +378,15 @@ export class SideTensors {
       return shared > 0 ? shared : -mapped;
     });
     if (side >= 0 && !this.#in(needs).some((tensor) => tensor.isQuarantined(side))) return side;
-    throw createError('KV_NO_FREE_SLOT', { slots: this.sideSlots.count, retiringSlots: 0, leasedSlots: this.sideSlots.leased });
+    throw createError('KV_NO_FREE_SLOT', {
+      slots: this.sideSlots.count, retiringSlots: 0, leasedSlots: this.sideSlots.leased,
+    });
   }
 
-  /** Finds what the tensors have of the request's text, which is not evicted until `forget`. Returns the pages that it needs besides. */
+  /**
+   * Finds what the tensors have of the request's text, which is not evicted until `forget`. Returns the pages that it
+   * needs besides.
+   */
   #find({ node, tokens, earmarkedTokens, needs }: SideRequest): readonly SideNeed[] {
     return this.#in(needs).map((tensor) => {
       const { arithmetic } = tensor.open;
@@ -379,8 +400,12 @@ export class SideTensors {
     for (const tensor of this.#in(needs)) tensor.found.forget();
   }
 
-  /** Pages that the sequences of a batch need to write its tokens, and these with the copies that can be done without. */
-  #needsOf({ slots, tokens, length }: SideBatch): { readonly firm: readonly SideNeed[]; readonly all: readonly SideNeed[] } {
+  /**
+   * Pages that the sequences of a batch need to write its tokens, and these with the copies that can be done without.
+   */
+  #needsOf({ slots, tokens, length }: SideBatch): {
+    readonly firm: readonly SideNeed[]; readonly all: readonly SideNeed[];
+  } {
     const firm: SideNeed[] = [];
     const all: SideNeed[] = [];
     this.all.forEach((tensor, number) => {
@@ -407,19 +432,21 @@ export class SideTensors {
     const leases = this.sideSlots.leasesOf(side);
     if (leases === undefined) return;
     const ends = leases.map((tensors) =>
-      this.#in(tensors).reduce((least, { writes }) => Math.min(least, writes.written[side]!), this.sideSlots.finalTokens[side]!));
+      this.#in(tensors).reduce(
+        (least, { writes }) => Math.min(least, writes.written[side]!), this.sideSlots.finalTokens[side]!));
     const hasViews = this.#handed[side]! > 0;
     this.all.forEach((tensor, number) => {
       if ((this.sideSlots.tensorsIn(side) & 2 ** number) === 0) return;
-      const tokens = leases.reduce((most, tensors, index) => ((tensors & 2 ** number) === 0 ? most : Math.max(most, ends[index]!)), 0);
-      this.#late.attempt(() => { tensor.keepFirst(side, tokens, hasViews); });
+      const tokens = leases.reduce(
+        (most, tensors, index) => ((tensors & 2 ** number) === 0 ? most : Math.max(most, ends[index]!)), 0);
+      this.#background.attempt(() => { tensor.keepFirst(side, tokens, hasViews); });
     });
-    this.#late.attempt(() => { this.endDropped(); });
+    this.#background.attempt(() => { this.endDropped(); });
   }
 
   #giveBack(side: number, tensors: number): void {
     for (const tensor of this.#in(tensors)) tensor.release(side);
-    this.#late.attempt(() => {
+    this.#background.attempt(() => {
       this.endDropped();
     });
   }

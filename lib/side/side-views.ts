@@ -13,10 +13,11 @@ export class SideViews {
   #isVisible = false;
 
   /** @param owner What views keep alive. */
-  constructor(open: SideMemory, owner: object, late: BackgroundErrors) {
+  constructor(open: SideMemory, owner: object, background: BackgroundErrors) {
     this.#open = open;
-    this.#views = new SlotViews(open.native, owner, late, { copies: !open.pool.driver.info.hasStreams });
-    this.#tensor = { reservation: 0, offsetBytes: 0, dtype: open.dtype, strides: { elementBytes: open.tokenBytes / open.width } };
+    this.#views = new SlotViews(open.native, owner, background, { copies: !open.pool.driver.info.hasStreams });
+    this.#tensor =
+      { reservation: 0, offsetBytes: 0, dtype: open.dtype, strides: { elementBytes: open.tokenBytes / open.width } };
   }
 
   /** Address of the slot's first token. */
@@ -25,7 +26,10 @@ export class SideViews {
     return native.address(0) + BigInt(slot) * BigInt(slotPages * pool.pageBytes);
   }
 
-  /** The slot's tokens [from, to), which are mapped. Throws KV_VIEW_TRANSFERRED, KV_VIEW_FORBIDDEN, KV_DRIVER_UNSUPPORTED, KV_OUT_OF_MAPPINGS. */
+  /**
+   * The slot's tokens [from, to), which are mapped. Throws KV_VIEW_TRANSFERRED, KV_VIEW_FORBIDDEN,
+   * KV_DRIVER_UNSUPPORTED, KV_OUT_OF_MAPPINGS.
+   */
   view(slot: number, from: number, to: number): SideView {
     const { rows, pool: { driver, pageBytes }, width } = this.#open;
     if (!this.#isVisible) checkHostAccess(driver.kind, driver.info.hasHostAccess);

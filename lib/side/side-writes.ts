@@ -1,5 +1,6 @@
-// SideWrites: what was written to the slots of one side tensor: rows from the CPU's memory, which are there at once, and rows from the
-// device, which arrive later. Whether they may be written, and whether they have memory, is asked elsewhere.
+// SideWrites: what was written to the slots of one side tensor: rows from the CPU's memory, which are there at once,
+// and rows from the device, which arrive later. Whether they may be written, and whether they have memory, is asked
+// elsewhere.
 //
 // Invariant: by slot, arrived ≤ written; what lies between is on its way, and no copy brings more than is written.
 

@@ -1,6 +1,7 @@
-// suggestSideTensors: which outputs of an engine look like one row per token, for the `sideTensors` of a cache. It is a suggestion,
-// from the shapes of some passes; a cache never discovers anything by itself. An output counts only after its rows followed two
-// different numbers of tokens: a constant of 12 rows fits a prompt of 12 tokens by accident. Keeps shapes, never the outputs.
+// suggestSideTensors: which outputs of an engine look like one row per token, for the `sideTensors` of a cache. It is a
+// suggestion, from the shapes of some passes; a cache never discovers anything by itself. An output counts only after
+// its rows followed two different numbers of tokens: a constant of 12 rows fits a prompt of 12 tokens by accident.
+// Keeps shapes, never the outputs.
 
 import { createError } from '../base/errors.js';
 import { formatCount, formatNumber, printable } from '../base/format.js';
@@ -19,9 +20,9 @@ export interface SuggestedSideTensor {
 
 /**
  * Why an output is not suggested. `scalar`, `list`, `not-a-tensor`: it has no shape · `dimensions`: not [rows, width] ·
- * `first-dimension`: its rows are not the pass's tokens · `accidental-match`: they were in one pass and not in another ·
- * `width-changed`, `dtype-changed` between passes · `dtype-unknown`: not one that a cache can hold, or not said · `one-token-count`: right
- * so far, but with one number of tokens only.
+ * `first-dimension`: its rows are not the pass's tokens · `accidental-match`: they were in one pass and not in another
+ * · `width-changed`, `dtype-changed` between passes · `dtype-unknown`: not one that a cache can hold, or not said ·
+ * `one-token-count`: right so far, but with one number of tokens only.
  */
 export type PassThroughReason =
   | 'scalar' | 'list' | 'not-a-tensor' | 'dimensions' | 'first-dimension' | 'accidental-match'
@@ -48,19 +49,24 @@ interface Observed {
 
 const owner = 'SideTensorSuggestion.observe';
 
-/** What the outputs of some passes suggest, made by `suggestSideTensors`. Observe more passes, with other numbers of tokens. */
+/**
+ * What the outputs of some passes suggest, made by `suggestSideTensors`. Observe more passes, with other numbers of
+ * tokens.
+ */
 export class SideTensorSuggestion {
   readonly #observed = new Map<string, Observed>();
 
   /**
-   * Adds the outputs of a pass, by name, and the tokens that the pass has computed, at least 1: for a batch, those of all its
-   * sequences. An output may be missing in a pass. Throws KV_INVALID_OPTION, and what getters of the outputs throw, and has then
-   * observed nothing of the pass.
+   * Adds the outputs of a pass, by name, and the tokens that the pass has computed, at least 1: for a batch, those of
+   * all its sequences. An output may be missing in a pass. Throws KV_INVALID_OPTION, and what getters of the outputs
+   * throw, and has then observed nothing of the pass.
    */
   observe(outputs: Readonly<Record<string, unknown>>, tokens: number): this {
     const place = { owner, option: 'outputs' };
     if (!isOptionsObject(outputs) || typedArrayKind(outputs) !== undefined) {
-      throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: 'an object of outputs by name', received: outputs });
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', ...place, expected: 'an object of outputs by name', received: outputs,
+      });
     }
     checkInteger(owner, 'tokens', tokens, 1);
     const read = withoutRevoked(outputs, place, () => Object.keys(outputs).map((name) =>
@@ -69,15 +75,20 @@ export class SideTensorSuggestion {
     return this;
   }
 
-  /** The outputs that look like one row per token, as the option `sideTensors` of a cache; empty until two numbers of tokens were seen. */
+  /**
+   * The outputs that look like one row per token, as the option `sideTensors` of a cache; empty until two numbers of
+   * tokens were seen.
+   */
   get sideTensors(): Readonly<Record<string, SuggestedSideTensor>> {
-    const sure = [...this.#observed].filter(([, { refusal, hasFollowedTwo }]) => refusal === undefined && hasFollowedTwo);
+    const sure =
+      [...this.#observed].filter(([, { refusal, hasFollowedTwo }]) => refusal === undefined && hasFollowedTwo);
     return Object.fromEntries(sure.map(([name, { width, dtype }]) => [name, { width, dtype: dtype! }]));
   }
 
   /** All other outputs, and why. */
   get passedThrough(): Readonly<Record<string, PassedThrough>> {
-    const entries = [...this.#observed].flatMap(([name, { refusal, hasFollowedTwo, tokens }]): [string, PassedThrough][] => {
+    const entries =
+      [...this.#observed].flatMap(([name, { refusal, hasFollowedTwo, tokens }]): [string, PassedThrough][] => {
       if (refusal !== undefined) return [[name, refusal]];
       const explanation = `it was seen with ${formatCount('token', tokens)} only; observe a pass of another number`;
       return hasFollowedTwo ? [] : [[name, { reason: 'one-token-count', explanation }]];
@@ -98,17 +109,23 @@ export class SideTensorSuggestion {
   }
 }
 
-/** What the outputs of a pass of `tokens` tokens suggest; `observe` of the result adds passes. Throws as `SideTensorSuggestion.observe`. */
+/**
+ * What the outputs of a pass of `tokens` tokens suggest; `observe` of the result adds passes. Throws as
+ * `SideTensorSuggestion.observe`.
+ */
 export function suggestSideTensors(outputs: Readonly<Record<string, unknown>>, tokens: number): SideTensorSuggestion {
   return new SideTensorSuggestion().observe(outputs, tokens);
 }
 
 const otherOutputs = {
-  'scalar': 'it is a single value', 'list': 'it is a list; a tensor has a `shape`', 'not-a-tensor': 'it has no `shape` that fits it',
+  'scalar': 'it is a single value', 'list': 'it is a list; a tensor has a `shape`',
+  'not-a-tensor': 'it has no `shape` that fits it',
 } as const;
 
 /** Why the output cannot be one row per token; undefined when it can, as far as `before` and this pass say. */
-function refusalOf(output: OutputTensor | OtherOutput, tokens: number, before: Observed | undefined): PassedThrough | undefined {
+function refusalOf(
+  output: OutputTensor | OtherOutput, tokens: number, before: Observed | undefined,
+): PassedThrough | undefined {
   if (output.kind !== 'tensor') return { reason: output.kind, explanation: otherOutputs[output.kind] };
   const { shape, dtype, dtypeName } = output;
   const [rows, width] = shape;
@@ -120,14 +137,22 @@ function refusalOf(output: OutputTensor | OtherOutput, tokens: number, before: O
     const now = `${formatCount('row', rows!)} in a pass of ${formatCount('token', tokens)}`;
     if (before === undefined) return { reason: 'first-dimension', explanation: `it has ${now}` };
     const then = formatCount('token', before.tokens);
-    return { reason: 'accidental-match', explanation: `it has ${now}, although it had as many rows as a pass of ${then}` };
+    return {
+      reason: 'accidental-match', explanation: `it has ${now}, although it had as many rows as a pass of ${then}`,
+    };
   }
   if (dtype === undefined) {
     const name = printable(dtypeName.slice(0, 40));
-    return { reason: 'dtype-unknown', explanation: `no dtype of a cache is certain from '${name}'; name it as \`dtype\`, such as 'bfloat16'` };
+    return {
+      reason: 'dtype-unknown',
+      explanation: `no dtype of a cache is certain from '${name}'; name it as \`dtype\`, such as 'bfloat16'`,
+    };
   }
   if (before !== undefined && before.width !== width) {
-    return { reason: 'width-changed', explanation: `its rows have ${formatNumber(width!)} elements, and had ${formatNumber(before.width)}` };
+    return {
+      reason: 'width-changed',
+      explanation: `its rows have ${formatNumber(width!)} elements, and had ${formatNumber(before.width)}`,
+    };
   }
   if (before !== undefined && before.dtype !== dtype) {
     return { reason: 'dtype-changed', explanation: `its elements are ${dtype}, and were ${before.dtype}` };

@@ -1,16 +1,19 @@
-// BlockKeys: name a block of K and V, with everything before it, in stores outside this process: a disk, another machine, an
-// object store. Collision-resistant, so that a store may trust a key it finds; the same in every process, on both byte orders,
-// and under every layout and page size. It hides nothing that can be guessed: to keep others from finding a tenant's text by
-// trying, give it a salt that cannot be guessed.
+// BlockKeys: name a block of K and V, with everything before it, in stores outside this process: a disk, another
+// machine, an object store. Collision-resistant, so that a store may trust a key it finds; the same in every process,
+// on both byte orders, and under every layout and page size. It hides nothing that can be guessed: to keep others from
+// finding a tenant's text by trying, give it a salt that cannot be guessed.
 //
-// Version 1. All numbers are 32-bit words, least significant byte first; strings, domains and blocks as in prefix/router/block-keys.ts.
+// Version 1. All numbers are 32-bit words, least significant byte first; strings, domains and blocks as in
+// prefix/router/block-keys.ts.
 //
-//   root   SHA-256 of: the string "virtual-kv external key", 1, the tensors of this worker (their number; of each its layer,
+//   root   SHA-256 of: the string "virtual-kv external key", 1, the tensors of this worker (their number; of each its
+//   layer,
 //          role, heads, dim and dtype), the domain, the tokens of a block
 //   key    SHA-256 of: the key of the block before (the root for the first), the block
 //
-// What is not in it: which share of the heads this worker has (`parallel.tensor` workers have equal shapes) and whose weights
-// computed K and V. What names a store's blocks besides says both (cache-tiers.ts); users of `externalKeys` have a namespace for it.
+// What is not in it: which share of the heads this worker has (`parallel.tensor` workers have equal shapes) and whose
+// weights computed K and V. What names a store's blocks besides says both (cache-tiers.ts); users of `externalKeys`
+// have a namespace for it.
 
 import { createHash } from 'node:crypto';
 
@@ -37,7 +40,9 @@ export class BlockKeys {
   /** What the first blocks of a domain have as their parent: 64 hexadecimal digits, as every key. */
   root(domain: PrefixDomainParts): string {
     const words = this.#words.clear().addString(magic).add(version).add(this.#tensors.length);
-    for (const { layer, role, heads, dim, dtype } of this.#tensors) words.add(layer).addString(role).add(heads).add(dim).addString(dtype);
+    for (const { layer, role, heads, dim, dtype } of this.#tensors) {
+      words.add(layer).addString(role).add(heads).add(dim).addString(dtype);
+    }
     return createHash('sha256').update(bytesOf(words.addDomain(domain).add(this.blockTokens))).digest('hex');
   }
 

@@ -1,8 +1,9 @@
-// BlockNotes: the items (images, sounds, embeddings) in the tokens of a stored block, by their names, which are the same in every process.
-// In a text of this process an item is a number below 0 that stands for it here and now. Of a text's first block they tell its domain, too.
+// BlockNotes: the items (images, sounds, embeddings) in the tokens of a stored block, by their names, which are the
+// same in every process. In a text of this process an item is a number below 0 that stands for it here and now. Of a
+// text's first block they tell its domain, too.
 
 import type { ItemNames } from '../prefix/prompt-encoder.js';
-import { readMarks, type DomainMarks } from './domain-marks.js';
+import { readMarks, type DomainMarks } from './stored-texts.js';
 
 /** As `ItemNames`, and the other way. */
 export interface ItemNumbers extends ItemNames {
@@ -16,12 +17,16 @@ type Run = readonly [at: number, length: number, isStart: 0 | 1, name: string];
 const none = new Uint8Array(0);
 
 /**
- * Tokens for a record, 0 where an item is, and its notes. Undefined: an item has been forgotten, and the block names nothing any more. `marks`: of a
- * text's first block.
+ * Tokens for a record, 0 where an item is, and its notes. Undefined: an item has been forgotten, and the block names
+ * nothing any more. `marks`: of a text's first block.
  */
-export function toRecord(tokens: Int32Array, names: ItemNames, marks?: DomainMarks): { tokens: Int32Array; notes: Uint8Array } | undefined {
+export function toRecord(
+  tokens: Int32Array, names: ItemNames, marks?: DomainMarks,
+): { tokens: Int32Array; notes: Uint8Array } | undefined {
   const write = (items: readonly Run[]): Uint8Array =>
-    (marks === undefined && items.length === 0 ? none : new TextEncoder().encode(JSON.stringify(marks === undefined ? items : { items, domain: marks })));
+    (marks === undefined && items.length === 0
+      ? none
+      : new TextEncoder().encode(JSON.stringify(marks === undefined ? items : { items, domain: marks })));
   if (tokens.every((token) => token >= 0)) return { tokens, notes: write([]) };
   const runs: Run[] = [];
   const plain = tokens.slice();
@@ -43,8 +48,13 @@ export function toRecord(tokens: Int32Array, names: ItemNames, marks?: DomainMar
   return { tokens: plain, notes: write(runs) };
 }
 
-/** The tokens of a record as texts of this process have them, and whose text it is, where that is told. Undefined: the notes are not ours. */
-export function fromRecord(tokens: Int32Array, notes: Uint8Array, numbers: ItemNumbers): { text: Int32Array; marks: DomainMarks | undefined } | undefined {
+/**
+ * The tokens of a record as texts of this process have them, and whose text it is, where that is told. Undefined: the
+ * notes are not ours.
+ */
+export function fromRecord(
+  tokens: Int32Array, notes: Uint8Array, numbers: ItemNumbers,
+): { text: Int32Array; marks: DomainMarks | undefined } | undefined {
   const text = tokens.slice();
   if (notes.length === 0) return { text, marks: undefined };
   const { items, marks } = readNotes(notes) ?? { items: [undefined], marks: undefined };
@@ -58,7 +68,9 @@ export function fromRecord(tokens: Int32Array, notes: Uint8Array, numbers: ItemN
   return { text, marks };
 }
 
-function readNotes(notes: Uint8Array): { readonly items: readonly unknown[]; readonly marks: DomainMarks | undefined } | undefined {
+function readNotes(
+  notes: Uint8Array,
+): { readonly items: readonly unknown[]; readonly marks: DomainMarks | undefined } | undefined {
   try {
     const read: unknown = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(notes));
     if (Array.isArray(read)) return { items: read, marks: undefined };

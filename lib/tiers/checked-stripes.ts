@@ -1,5 +1,6 @@
-// CheckedStripes: a payload in memory from which single tokens are read. A stripe's own sum says nothing of a part of it, so the first read of
-// a stripe checks all of it and keeps a sum for each chunk; later reads check the chunks that they touch.
+// CheckedStripes: a payload in memory from which single tokens are read. A stripe's own sum says nothing of a part of
+// it, so the first read of a stripe checks all of it and keeps a sum for each chunk; later reads check the chunks that
+// they touch.
 
 import { native } from '../device/native.js';
 import type { TierTokens, TierTokensGet } from './tier.js';
@@ -29,7 +30,10 @@ export class CheckedStripes {
     });
   }
 
-  /** Copies rows of tokens into `into`, checked. A token or stripe that is not there is a miss, as is other room than they need. */
+  /**
+   * Copies rows of tokens into `into`, checked. A token or stripe that is not there is a miss, as is other room than
+   * they need.
+   */
   copyTokens(parts: readonly TierTokens[], into: Uint8Array): TierTokensGet {
     let [at, readBytes, chunks] = [0, 0, 0];
     for (const { stripe, tokens } of parts) {
@@ -37,15 +41,19 @@ export class CheckedStripes {
       const bytes = this.#bytesOf(stripe);
       const end = at + tokens.length * rowBytes;
       const rows = bytes.length / rowBytes;
-      if (!(rows > 0) || end > into.length || tokens.some((token) => token < 0 || token >= rows)) return { isFound: false, reason: 'absent', readBytes, chunks };
+      if (!(rows > 0) || end > into.length || tokens.some((token) => token < 0 || token >= rows)) {
+        return { isFound: false, reason: 'absent', readBytes, chunks };
+      }
       const sums = this.#sumsOf(stripe, bytes);
-      const read = sums === undefined ? -1 : native().copyRows(bytes, chunkBytes, sums, rowBytes, tokens, into.subarray(at, end));
+      const read =
+        sums === undefined ? -1 : native().copyRows(bytes, chunkBytes, sums, rowBytes, tokens, into.subarray(at, end));
       if (read < 0) return { isFound: false, reason: 'corrupt', readBytes, chunks };
       readBytes += Math.min(read * chunkBytes, bytes.length);
       chunks += read;
       at = end;
     }
-    return at === into.length ? { isFound: true, readBytes, chunks } : { isFound: false, reason: 'absent', readBytes, chunks };
+    return at === into.length ? { isFound: true, readBytes, chunks }
+      : { isFound: false, reason: 'absent', readBytes, chunks };
   }
 
   /** Whether every stripe is what was stored. */

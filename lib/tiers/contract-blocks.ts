@@ -1,5 +1,5 @@
-// Blocks for the contract suite: made from a seed, with bytes that are all different and the checksums that a cache would give them. Also
-// CRC-32C as a table, which is slow: a cache has a faster one.
+// Blocks for the contract suite: made from a seed, with bytes that are all different and the checksums that a cache
+// would give them. Also CRC-32C as a table, which is slow: a cache has a faster one.
 
 import { createHash } from 'node:crypto';
 
@@ -53,8 +53,11 @@ export interface MadeBlockOptions {
 }
 
 /** A block of a namespace; of equal options the same one. */
-export function makeBlock(context: Pick<TierContext, 'namespace' | 'stripeTokenBytes'>, options: MadeBlockOptions): MadeBlock {
-  const { seed, tokens = 16, parent, level = 0, notes = Uint8Array.from({ length: 32 }, (_, index) => seed + index) } = options;
+export function makeBlock(
+  context: Pick<TierContext, 'namespace' | 'stripeTokenBytes'>, options: MadeBlockOptions,
+): MadeBlock {
+  const { seed, tokens = 16, parent, level = 0, notes = Uint8Array.from({ length: 32 }, (_, index) => seed + index) } =
+    options;
   const { namespace, stripeTokenBytes } = context;
   const random = new Random(seed);
   const bytes = tokens * stripeTokenBytes.reduce((sum, stripe) => sum + stripe, 0);

@@ -21,7 +21,9 @@ export const levelChecks: Readonly<Record<string, (store: ContractStore) => Prom
       await readsExactly(next, block);
       const { key, level } = block.record;
       const told = found.get(key)?.level;
-      assert.ok(told === undefined || told === level || (told === 7 && level === 1), `a block of level ${level} was found with level ${told}`);
+      assert.ok(
+        told === undefined || told === level || (told === 7 && level === 1),
+        `a block of level ${level} was found with level ${told}`);
     }
   },
 };

@@ -1,5 +1,5 @@
-// ContractStore: a store under test. It opens tiers over it in a namespace of its own, keeps what they tell, and closes them; and it knows
-// how to tell whether a block came back whole.
+// ContractStore: a store under test. It opens tiers over it in a namespace of its own, keeps what they tell, and closes
+// them; and it knows how to tell whether a block came back whole.
 
 import assert = require('node:assert/strict');
 
@@ -46,7 +46,8 @@ export class ContractStore {
     stores += 1;
     this.#make = make;
     this.#name = `contract-${process.pid}-${stores}`;
-    this.namespace = digestOf(`${this.#name} ${Date.now()} ${process.hrtime.bigint()}`); // a server may outlive many runs
+    // a server may outlive many runs
+    this.namespace = digestOf(`${this.#name} ${Date.now()} ${process.hrtime.bigint()}`);
     this.stripeTokenBytes = stripeTokenBytes;
     this.capacityBytes = capacityBytes;
   }
@@ -93,13 +94,17 @@ export async function readsExactly(tier: Tier, { record, payload }: MadeBlock): 
   assert.ok(Buffer.compare(target, payload) === 0, 'other bytes came back');
   assert.deepEqual(result.sums, record.sums);
   if (result.record !== undefined) sameRecord(result.record, record);
-  assert.ok(memory.every((byte, at) => byte === 0xa5 || (at >= margin && at < margin + record.bytes)), 'bytes beside the payload were written');
+  assert.ok(
+    memory.every((byte, at) => byte === 0xa5 || (at >= margin && at < margin + record.bytes)),
+    'bytes beside the payload were written');
 }
 
 /** Throws AssertionError unless a record says the same. */
 export function sameRecord(actual: BlockRecord, expected: BlockRecord): void {
   const { key, parent, position, bytes, tokens, notes, sums } = actual;
-  assert.deepEqual({ key, parent, position, bytes }, { key: expected.key, parent: expected.parent, position: expected.position, bytes: expected.bytes });
+  assert.deepEqual({ key, parent, position, bytes }, {
+    key: expected.key, parent: expected.parent, position: expected.position, bytes: expected.bytes,
+  });
   assert.deepEqual([...tokens], [...expected.tokens]);
   assert.deepEqual([...notes], [...expected.notes]);
   assert.deepEqual([...sums], [...expected.sums]);
@@ -113,5 +118,7 @@ export async function isAbsent(tier: Tier, { record }: MadeBlock): Promise<void>
 }
 
 function missOf(result: TierGet): string {
-  return result.isFound ? 'found' : `${result.reason}${result.error instanceof Error ? `, ${result.error.message}` : ''}`;
+  return result.isFound
+    ? 'found'
+    : `${result.reason}${result.error instanceof Error ? `, ${result.error.message}` : ''}`;
 }

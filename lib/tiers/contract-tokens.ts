@@ -1,5 +1,5 @@
-// What the contract suite checks of a tier that reads single tokens (`Tier.getTokens`): exact rows, nothing beside them, and damage that costs
-// only the reads that touch it.
+// What the contract suite checks of a tier that reads single tokens (`Tier.getTokens`): exact rows, nothing beside
+// them, and damage that costs only the reads that touch it.
 
 import assert = require('node:assert/strict');
 
@@ -20,29 +20,39 @@ function partsOf(...parts: readonly (readonly [stripe: number, tokens: readonly 
 }
 
 /** The rows that parts name, as the payload has them. */
-function rowsOf({ record, payload }: MadeBlock, parts: readonly TierTokens[], stripeTokenBytes: readonly number[]): Uint8Array {
+function rowsOf(
+  { record, payload }: MadeBlock, parts: readonly TierTokens[], stripeTokenBytes: readonly number[],
+): Uint8Array {
   const rows = parts.flatMap(({ stripe, tokens }) => {
     const before = stripeTokenBytes.slice(0, stripe).reduce((sum, bytes) => sum + bytes, 0);
     const bytes = stripeTokenBytes[stripe]!;
-    return [...tokens].map((token) => payload.subarray(before * record.tokens.length + token * bytes).subarray(0, bytes));
+    return [...tokens].map((
+      token,
+    ) => payload.subarray(before * record.tokens.length + token * bytes).subarray(0, bytes));
   });
   return Buffer.concat(rows);
 }
 
 /** Reads parts into memory with a margin around it; the bytes are right, or it is a miss. */
-async function exactOrMiss(store: ContractStore, tier: TokenTier, block: MadeBlock, parts: readonly TierTokens[]): Promise<TierTokensGet> {
+async function exactOrMiss(
+  store: ContractStore, tier: TokenTier, block: MadeBlock, parts: readonly TierTokens[],
+): Promise<TierTokensGet> {
   const margin = 67; // odd, so that the rows lie at no good address
   const rows = rowsOf(block, parts, store.stripeTokenBytes);
   const memory = new Uint8Array(rows.length + 2 * margin).fill(0xa5);
   const into = memory.subarray(margin, margin + rows.length);
   const result = await tier.getTokens(block.record.key, parts, into);
   assert.ok(!result.isFound || Buffer.compare(into, rows) === 0, 'other bytes came back for tokens');
-  assert.ok(memory.every((byte, at) => byte === 0xa5 || (at >= margin && at < margin + rows.length)), 'bytes beside the rows were written');
+  assert.ok(
+    memory.every((byte, at) => byte === 0xa5 || (at >= margin && at < margin + rows.length)),
+    'bytes beside the rows were written');
   assert.ok(Number.isSafeInteger(result.readBytes) && Number.isSafeInteger(result.chunks));
   return result;
 }
 
-async function readsExactly(store: ContractStore, tier: TokenTier, block: MadeBlock, parts: readonly TierTokens[]): Promise<void> {
+async function readsExactly(
+  store: ContractStore, tier: TokenTier, block: MadeBlock, parts: readonly TierTokens[],
+): Promise<void> {
   const result = await exactOrMiss(store, tier, block, parts);
   assert.ok(result.isFound, `tokens of a block are not there: ${result.isFound ? '' : result.reason}`);
   const isAny = parts.some(({ tokens }) => tokens.length > 0);
@@ -59,7 +69,8 @@ export const tokenChecks: Readonly<Record<string, (store: ContractStore) => Prom
     for (const tokens of [1, 16, 257, 3_000]) {
       const block = store.block(tokens, { tokens });
       await stored(tier, block);
-      const some = (): number[] => Array.from({ length: tokens }, (_, token) => token).filter(() => random.integer(10) === 0);
+      const some =
+        (): number[] => Array.from({ length: tokens }, (_, token) => token).filter(() => random.integer(10) === 0);
       const all = Array.from({ length: tokens }, (_, token) => token);
       await readsExactly(store, tier, block, []);
       await readsExactly(store, tier, block, partsOf([0, [0]], [3, [tokens - 1]]));
@@ -94,9 +105,14 @@ export const tokenChecks: Readonly<Record<string, (store: ContractStore) => Prom
     const block = store.block(1, { tokens: 200 });
     const parts = partsOf([0, [0, 3, 199]], [3, [7]]);
     for (let round = 0; round < 8; round += 1) {
-      await Promise.all([tier.put(block.record, block.payload), ...Array.from({ length: 3 }, () => exactOrMiss(store, tier, block, parts))]);
+      await Promise.all([
+        tier.put(block.record, block.payload),
+        ...Array.from({ length: 3 }, () => exactOrMiss(store, tier, block, parts)),
+      ]);
       await readsExactly(store, tier, block, parts);
-      await Promise.all([exactOrMiss(store, tier, block, parts), tier.remove([block.record.key]), exactOrMiss(store, tier, block, parts)]);
+      await Promise.all([
+        exactOrMiss(store, tier, block, parts), tier.remove([block.record.key]), exactOrMiss(store, tier, block, parts),
+      ]);
       assert.ok(!(await exactOrMiss(store, tier, block, parts)).isFound);
     }
     await stored(tier, block);
@@ -106,12 +122,15 @@ export const tokenChecks: Readonly<Record<string, (store: ContractStore) => Prom
 
   'a block that is reordered keeps its bytes, and one that cannot be stays as it was': async (store) => {
     const { tier } = await store.open();
-    assert.ok(tier.chunkBytes === undefined || (Number.isSafeInteger(tier.chunkBytes) && tier.chunkBytes > 0), '`chunkBytes` is a number of bytes');
+    assert.ok(
+      tier.chunkBytes === undefined || (Number.isSafeInteger(tier.chunkBytes) && tier.chunkBytes > 0),
+      '`chunkBytes` is a number of bytes');
     if (tier.reorder === undefined) return;
     const block = store.block(1, { tokens: 100 });
     await stored(tier, block);
     for (const step of [99, 37, 1]) {
-      const order = Int32Array.from({ length: 100 }, (_, row) => (row * step + 5) % 100); // steps that share no divisor with 100
+      // steps that share no divisor with 100
+      const order = Int32Array.from({ length: 100 }, (_, row) => (row * step + 5) % 100);
       const result = await tier.reorder(block.record.key, order);
       assert.ok(result.isStored || result.reason !== undefined);
       await getsExactly(tier, block);

@@ -1,6 +1,6 @@
-// HostMemory: memory of the process for payloads of blocks. A whole block takes a piece made to its measure, the end of a text half of
-// one, or half of that: pieces are split and joined in pairs (buddies; Knuth, The Art of Computer Programming 1, 2.5). Taken in large
-// chunks when first needed, and touched by the system only where it is written.
+// HostMemory: memory of the process for payloads of blocks. A whole block takes a piece made to its measure, the end of
+// a text half of one, or half of that: pieces are split and joined in pairs (buddies; Knuth, The Art of Computer
+// Programming 1, 2.5). Taken in large chunks when first needed, and touched by the system only where it is written.
 //
 // It lies in SharedArrayBuffers, which cannot be detached while another thread copies into them.
 
@@ -19,7 +19,10 @@ export interface PieceRules {
   readonly leastBytes: number;
   /** Pieces begin at multiples of it. */
   readonly alignment: number;
-  /** Whether it comes in huge pages where it can: a disk that reads into them around the page cache has fewer pieces to find. */
+  /**
+   * Whether it comes in huge pages where it can: a disk that reads into them around the page cache has fewer pieces to
+   * find.
+   */
   readonly isHuge: boolean;
 }
 
@@ -129,7 +132,8 @@ export class HostMemory {
   #grow(): readonly Chunk[] {
     const wholeBytes = this.#unit * 2 ** this.#wholeOrder;
     const most = Math.floor((this.#limitBytes - this.#chunkTotalBytes) / wholeBytes);
-    const pieces = Math.min(most, Math.max(1, Math.floor(Math.min(chunkBytes, this.#limitBytes / leastChunks) / wholeBytes)));
+    const pieces =
+      Math.min(most, Math.max(1, Math.floor(Math.min(chunkBytes, this.#limitBytes / leastChunks) / wholeBytes)));
     if (pieces < 1) return [];
     const free = Array.from({ length: this.#wholeOrder + 1 }, () => new Set<number>());
     for (let piece = 0; piece < pieces; piece += 1) free[this.#wholeOrder]!.add(piece * wholeBytes);

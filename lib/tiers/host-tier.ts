@@ -1,27 +1,37 @@
-// hostTier: blocks in the process's own memory, the first tier below the device. What is stored there is made there, and read in place:
-// nothing is copied but between it and the device.
+// hostTier: blocks in the process's own memory, the first tier below the device. What is stored there is made there,
+// and read in place: nothing is copied but between it and the device.
 
 import { integer, oneOf, optional, readOptions, withDefault } from '../base/options.js';
 import { CheckedStripes } from './checked-stripes.js';
 import { HostMemory } from './host-memory.js';
 import { tierInUse } from './tier-field.js';
-import { tierKeepings, type BlockRecord, type BorrowedBlock, type Tier, type TierContext, type TierGet, type TierKeeping, type TierPut, type TierStatistics, type TierTokens, type TierTokensGet } from './tier.js';
+import {
+  tierKeepings, type BlockRecord, type BorrowedBlock, type Tier, type TierContext, type TierGet, type TierKeeping,
+  type TierPut, type TierStatistics, type TierTokens, type TierTokensGet,
+} from './tier.js';
 
 /** Options of `hostTier`. */
 export interface HostTierOptions {
   /** Bytes of memory it may take. It is taken as it fills, in chunks of 64 MiB, and kept until the cache is closed. */
   readonly bytes: number;
-  /** Bytes of it that the text of one tenant may take, from 4,096 on; what it used longest ago goes first then. Requests without a tenant are one. Default: all. */
+  /**
+   * Bytes of it that the text of one tenant may take, from 4,096 on; what it used longest ago goes first then. Requests
+   * without a tenant are one. Default: all.
+   */
   readonly tenantBytes?: number | undefined;
   /**
-   * What stays where it is full: `adaptive`: text that is likely to return, learnt from which did, as the eviction policy of that name does; text used
-   * last (`recent`), used most often (`frequent`), or of the most important tokens × uses (`important`). Blocks of which selections read are brought
-   * here from slower tiers where they are worth more than what goes for them by that rule; with the first two once they are used again. Default `adaptive`.
+   * What stays where it is full: `adaptive`: text that is likely to return, learnt from which did, as the eviction
+   * policy of that name does; text used last (`recent`), used most often (`frequent`), or of the most important tokens
+   * × uses (`important`). Blocks of which selections read are brought here from slower tiers where they are worth more
+   * than what goes for them by that rule; with the first two once they are used again. Default `adaptive`.
    */
   readonly keeps?: TierKeeping | undefined;
 }
 
-const spec = { bytes: integer({ min: 4096 }), tenantBytes: optional(integer({ min: 4096 })), keeps: withDefault(oneOf(tierKeepings), 'adaptive' as const) };
+const spec = {
+  bytes: integer({ min: 4096 }), tenantBytes: optional(integer({ min: 4096 })),
+  keeps: withDefault(oneOf(tierKeepings), 'adaptive' as const),
+};
 
 interface Held {
   readonly payload: Uint8Array;
@@ -33,8 +43,8 @@ interface Held {
 }
 
 /**
- * A tier in host memory, for `prefixCache.tiers`: evicted text comes back from it at the speed of memory, and is gone with the process.
- * Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
+ * A tier in host memory, for `prefixCache.tiers`: evicted text comes back from it at the speed of memory, and is gone
+ * with the process. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION.
  */
 export function hostTier(options: HostTierOptions): Tier {
   const { bytes, tenantBytes, keeps } = readOptions('hostTier', options, spec);
@@ -100,7 +110,9 @@ class HostTier implements Tier {
 
   get(key: string, payload: Uint8Array): Promise<TierGet> {
     const held = this.#held.get(key);
-    if (held === undefined || held.payload.length !== payload.length) return Promise.resolve({ isFound: false, reason: 'absent' });
+    if (held === undefined || held.payload.length !== payload.length) {
+      return Promise.resolve({ isFound: false, reason: 'absent' });
+    }
     payload.set(held.payload);
     return Promise.resolve({ isFound: true, sums: held.sums.slice() });
   }

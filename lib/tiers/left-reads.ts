@@ -1,9 +1,8 @@
-// Reads that no request waits for: they go on although the request that began them has turned to computing, since they tell how fast their
-// tier is now; until then nothing more is read of it. One `measureReads` call for each such request.
+// Reads that no request waits for: they go on although the request that began them has turned to computing, since they
+// tell how fast their tier is now; until then nothing more is read of it. One `measureReads` call for each such
+// request.
 
-import { FreeTime } from './free-time.js';
-import type { LoadClock } from './load-clock.js';
-import type { TimedBytes } from './load-estimate.js';
+import { FreeTime, type LoadClock, type TimedBytes } from './load-estimate.js';
 import type { Fetched, Missed, OpenTier } from './open-tier.js';
 import type { Tier } from './tier.js';
 
@@ -19,13 +18,17 @@ export interface LeftReads {
 }
 
 /** Measures a tier by reads that go on; what they bring is not used. */
-export function measureReads({ estimate, tier }: OpenTier, { waitedMs, leastBytes, reads, isTrial }: LeftReads, clock: LoadClock): void {
+export function measureReads(
+  { estimate, tier }: OpenTier, { waitedMs, leastBytes, reads, isTrial }: LeftReads, clock: LoadClock,
+): void {
   const time = new FreeTime(clock, waitedMs, false);
   const over = estimate.awaited(time);
   let first: TimedBytes | undefined;
   const ends = reads.map(async (read): Promise<Fetched | Missed> => {
     const end = await read;
-    if (first === undefined && bytesOf(end, tier) > 0) first = { bytes: bytesOf(end, tier), milliseconds: time.milliseconds };
+    if (first === undefined && bytesOf(end, tier) > 0) {
+      first = { bytes: bytesOf(end, tier), milliseconds: time.milliseconds };
+    }
     return end;
   });
   Promise.all(ends).catch(() => []).then((ended) => {

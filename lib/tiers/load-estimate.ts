@@ -1,8 +1,10 @@
-// LoadEstimate: how long a tier takes to load so many bytes, as measured while it works: a line through the latest loads, whose height at
-// nothing is the latency and whose slope the bandwidth; but not less than the first block of a load takes, which loads of one size do not tell
-// otherwise, nor than that for each so many blocks as are read at a time. Old loads fade, so that a disk that becomes slow is found out.
-// PrefillRate: how fast the engine computes. A tier that is left alone because it was slow is tried again now and then. While a tier owes an
-// answer that no request waits for any more, it is left alone too; where nothing else is known of it, all that is known is how long that has been.
+// LoadEstimate: how long a tier takes to load so many bytes, as measured while it works: a line through the latest
+// loads, whose height at nothing is the latency and whose slope the bandwidth; but not less than the first block of a
+// load takes, which loads of one size do not tell otherwise, nor than that for each so many blocks as are read at a
+// time. Old loads fade, so that a disk that becomes slow is found out. PrefillRate: how fast the engine computes. A
+// tier that is left alone because it was slow is tried again now and then. While a tier owes an answer that no request
+// waits for any more, it is left alone too; where nothing else is known of it, all that is known is how long that has
+// been.
 
 /** Blocks of a load that are read at a time. */
 export const readsAtATime = 16;
@@ -104,24 +106,31 @@ export class LoadEstimate {
     this.#xy = fading * this.#xy + bytes * y;
     if (first !== undefined) {
       const { bytes: sum, milliseconds: ms, count } = this.#firsts;
-      this.#firsts = { bytes: fading * sum + first.bytes, milliseconds: fading * ms + first.milliseconds, count: fading * count + 1 };
+      this.#firsts = {
+        bytes: fading * sum + first.bytes, milliseconds: fading * ms + first.milliseconds, count: fading * count + 1,
+      };
     }
     if (this.#answersMs.push(this.#newAnswerMs) > lateLoads) this.#answersMs.shift();
     this.#newAnswerMs = undefined;
   }
 
-  /** How long a load of so many bytes is likely to take: not less than how long the tier has owed an answer. 0 while nothing is known. */
+  /**
+   * How long a load of so many bytes is likely to take: not less than how long the tier has owed an answer. 0 while
+   * nothing is known.
+   */
   milliseconds(bytes: number): number {
     const [line, firsts] = [this.#line, this.#firsts];
     let ms = line === undefined ? 0 : line.latencyMs + bytes / line.bytesPerMs;
-    if (firsts.count > 0) ms = Math.max(ms, (firsts.milliseconds / firsts.count) * Math.max(1, bytes / (readsAtATime * (firsts.bytes / firsts.count))));
+    if (firsts.count > 0) ms = Math.max(
+      ms, (firsts.milliseconds / firsts.count) * Math.max(1, bytes / (readsAtATime * (firsts.bytes / firsts.count))));
     for (const reads of this.#owed) ms = Math.max(ms, reads.milliseconds);
     return ms;
   }
 
   /**
-   * Whether a load that is estimated too slow is refused. One in so many is not, unless more than one load's reads are owed already; nor one that is
-   * much longer than all before it: a few blocks take a latency, and do not tell that many blocks take little more.
+   * Whether a load that is estimated too slow is refused. One in so many is not, unless more than one load's reads are
+   * owed already; nor one that is much longer than all before it: a few blocks take a latency, and do not tell that
+   * many blocks take little more.
    */
   refuses(bytes = 0): boolean {
     if (bytes > muchLonger * this.#mostBytes && this.#owed.size === 0) {
@@ -140,7 +149,8 @@ export class LoadEstimate {
     const spread = this.#xx / this.#count - x * x;
     // Loads of one size tell latency and bandwidth apart badly: all of it is bandwidth then.
     const slope = spread > 1e-3 * x * x ? (this.#xy / this.#count - x * y) / spread : y / x;
-    const msPerByte = Math.min(Math.max(slope, 1e-9 * y / x), y / x); // neither negative, nor so steep that the latency would be
+    // neither negative, nor so steep that the latency would be
+    const msPerByte = Math.min(Math.max(slope, 1e-9 * y / x), y / x);
     return { latencyMs: Math.max(0, y - msPerByte * x), bytesPerMs: 1 / msPerByte };
   }
 }
@@ -159,5 +169,137 @@ export class PrefillRate {
   /** How long computing so many tokens is likely to take; Infinity while nothing was measured. */
   milliseconds(tokens: number): number {
     return this.tokensPerMs === undefined ? Infinity : tokens / this.tokensPerMs;
+  }
+}
+
+// LoadClock: the time by which loads are measured and waited for, so that a test can step one of its own.
+
+export interface LoadClock {
+  /** Milliseconds from some time on. */
+  now(): number;
+  /**
+   * Calls `wake` in so many ms, once; returns what cancels it. An alarm that is not `lasting` does not keep the process
+   * alive.
+   */
+  after(wake: () => void, delayMs: number, lasting: boolean): () => void;
+}
+
+/** That of the process. */
+export const processClock: LoadClock = {
+  now: () => performance.now(),
+  after: (wake, delayMs, lasting) => {
+    const timer = setTimeout(wake, delayMs);
+    if (!lasting) timer.unref();
+    return () => { clearTimeout(timer); };
+  },
+};
+
+// FreeTime: milliseconds in which this thread could have noticed that something arrived: while it computes, it would
+// notice nothing, however fast a tier is.
+
+const tickMs = 5;
+/** Timers wait no shorter. */
+const leastMs = 1;
+
+export class FreeTime {
+  readonly #clock: LoadClock;
+  readonly #isLasting: boolean;
+  /** What happens when it has come to so much. */
+  #alarm: { readonly atMs: number; readonly wake: () => void } | undefined;
+  #ms: number;
+  #lastMs: number;
+  #cancel: (() => void) | undefined;
+
+  /** @param ms What has passed before. @param isLasting Whether the process stays alive for it. */
+  constructor(clock: LoadClock, ms: number, isLasting: boolean) {
+    this.#clock = clock;
+    this.#isLasting = isLasting;
+    this.#ms = ms;
+    this.#lastMs = clock.now();
+    this.#next();
+  }
+
+  get milliseconds(): number {
+    this.#count();
+    return this.#ms;
+  }
+
+  /**
+   * Calls `wake` once so much has passed in all, in a turn of the event loop to come; instead of what was to be called
+   * before.
+   */
+  at(ms: number, wake: () => void): void {
+    this.#alarm = { atMs: ms, wake };
+    this.#cancel?.();
+    this.#next();
+  }
+
+  /** Ends it. Returns what has passed. */
+  end(): number {
+    this.#cancel?.();
+    this.#cancel = undefined;
+    this.#alarm = undefined;
+    return this.milliseconds;
+  }
+
+  #next(): void {
+    const leftMs = (this.#alarm?.atMs ?? Infinity) - this.#ms;
+    this.#cancel = this.#clock.after(
+      () => { this.#tick(); }, Math.max(leastMs, Math.min(tickMs, leftMs)), this.#isLasting);
+  }
+
+  #tick(): void {
+    this.#count();
+    const due = this.#alarm !== undefined && this.#ms >= this.#alarm.atMs ? this.#alarm : undefined;
+    if (due !== undefined) this.#alarm = undefined;
+    this.#next();
+    due?.wake();
+  }
+
+  #count(): void {
+    const nowMs = this.#clock.now();
+    this.#ms += Math.min(nowMs - this.#lastMs, 2 * tickMs);
+    this.#lastMs = nowMs;
+  }
+}
+
+// FindTimes: how long a tier takes to say what others have stored there, and whether it owes an answer that no request
+// waits for any more. Until such an answer comes, the tier is not asked, but for one request in some.
+
+/** Of so many of the latest answers the time is known. */
+const latest = 8;
+/** After so many requests that did not ask, one does. */
+const askAfter = 64;
+/** Answers that are owed at most. */
+const mostOwed = 2;
+
+export class FindTimes {
+  readonly #latestMs: number[] = [];
+  #owed = 0;
+  #passedBy = 0;
+
+  /** How long the fastest of the latest answers took; undefined: there was none. */
+  get leastMs(): number | undefined {
+    return this.#latestMs.length === 0 ? undefined : Math.min(...this.#latestMs);
+  }
+
+  /** An answer took so long. */
+  answered(milliseconds: number): void {
+    if (this.#latestMs.push(milliseconds) > latest) this.#latestMs.shift();
+  }
+
+  /** No request waits for an answer any more. Returns what is called when it has come. */
+  owes(): () => void {
+    this.#owed += 1;
+    return () => { this.#owed -= 1; };
+  }
+
+  /** Whether a request leaves the tier alone, since it owes an answer. */
+  passesBy(): boolean {
+    if (this.#owed === 0) return false;
+    this.#passedBy += 1;
+    if (this.#passedBy < askAfter || this.#owed >= mostOwed) return true;
+    this.#passedBy = 0;
+    return false;
   }
 }

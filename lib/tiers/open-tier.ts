@@ -1,20 +1,17 @@
-// OpenTier: one tier at work for a cache: what it has, how full it is, how fast, and what it did. It makes room before it puts, and forgets what
-// the tier lost. Calls of the tier that fail are refusals and misses.
+// OpenTier: one tier at work for a cache: what it has, how full it is, how fast, and what it did. It makes room before
+// it puts, and forgets what the tier lost. Calls of the tier that fail are refusals and misses.
 
 import { setMaxListeners } from 'node:events';
 
 import { EitherSignal } from '../base/either-signal.js';
 import { RecentMap } from '../base/recent-map.js';
-import { FindTimes } from './find-times.js';
 import type { HostMemory } from './host-memory.js';
-import { InstantCalls } from './instant-calls.js';
-import { LoadEstimate } from './load-estimate.js';
-import { PutLimit } from './put-limit.js';
+import { FindTimes, LoadEstimate } from './load-estimate.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
-import { TierCalls } from './tier-calls.js';
-import { TierContents, type BlockWorth } from './tier-contents.js';
-import { TierCounts, type BlockAbsence } from './tier-counts.js';
-import { readBorrowed, readGet, readPut, readRemoval } from './tier-answers.js';
+import {
+  type BlockAbsence, InstantCalls, readBorrowed, readGet, readPut, readRemoval, TierCalls, TierCounts,
+} from './tier-calls.js';
+import { type BlockWorth, TierContents } from './tier-contents.js';
 import type { BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut } from './tier.js';
 
 /** A payload that can be loaded, until `release`. */
@@ -91,8 +88,8 @@ export class OpenTier {
   }
 
   /**
-   * Puts a block, after making room for it; resolves when the tier is done with the payload. `isWanted`: whether it may still be found, asked
-   * again whenever time has passed.
+   * Puts a block, after making room for it; resolves when the tier is done with the payload. `isWanted`: whether it may
+   * still be found, asked again whenever time has passed.
    */
   async put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<void> {
     const over = this.#put(block, record, payload, () => isWanted() && !block.isDropped);
@@ -127,7 +124,8 @@ export class OpenTier {
         return;
       }
       const beganMs = performance.now();
-      const store = async (): Promise<TierPut> => readPut(await this.calls.track(tier.put(record, payload)), tier.name, 'put');
+      const store =
+        async (): Promise<TierPut> => readPut(await this.calls.track(tier.put(record, payload)), tier.name, 'put');
       let put = await store();
       if (!put.isStored && put.reason === 'full' && this.#isOpen) {
         await this.#drop(contents.evictFor(block, size));
@@ -157,8 +155,11 @@ export class OpenTier {
   }
 
   /** The block's payload: the tier's own, or its copy in memory of `scratch`. */
-  fetch(block: StoredBlock, bytes: number, scratch: HostMemory, signal: AbortSignal | undefined): Promise<Fetched | Missed> {
-    return this.tier.borrow === undefined ? this.#get(block, bytes, scratch, signal) : Promise.resolve(this.borrow(block));
+  fetch(
+    block: StoredBlock, bytes: number, scratch: HostMemory, signal: AbortSignal | undefined,
+  ): Promise<Fetched | Missed> {
+    return this.tier.borrow === undefined ? this.#get(block, bytes, scratch, signal)
+      : Promise.resolve(this.borrow(block));
   }
 
   /** The block's payload in the tier's own memory; a tier that lends none has none there. */
@@ -197,7 +198,10 @@ export class OpenTier {
     return this.state === 'open' && this.tier.find !== undefined;
   }
 
-  /** How many of these blocks the tier has, from the first on, which others may have stored; undefined: it cannot say. Does not reject. */
+  /**
+   * How many of these blocks the tier has, from the first on, which others may have stored; undefined: it cannot say.
+   * Does not reject.
+   */
   async find(keys: readonly string[], signal: AbortSignal): Promise<number | undefined> {
     const either = new EitherSignal(this.#ending.signal, signal);
     try {
@@ -230,8 +234,9 @@ export class OpenTier {
   }
 
   /**
-   * Drops blocks that are in no text any more, and what is stored under `keys` besides, though it is not known here. Resolves when nothing of it is on
-   * its way there either: false: its store has not taken note of that, or is out of service.
+   * Drops blocks that are in no text any more, and what is stored under `keys` besides, though it is not known here.
+   * Resolves when nothing of it is on its way there either: false: its store has not taken note of that, or is out of
+   * service.
    */
   async drop(blocks: readonly StoredBlock[], keys: readonly string[]): Promise<boolean> {
     const known = blocks.filter((block) => this.contents.has(block));
@@ -242,7 +247,9 @@ export class OpenTier {
     if (gone.length === 0 && coming.length === 0) return this.state !== 'failed';
     if (!this.#isOpen) return false;
     try {
-      const [removal] = await Promise.all([gone.length === 0 ? undefined : this.calls.track<unknown>(this.tier.remove(gone)), ...coming]);
+      const [removal] = await Promise.all([
+        gone.length === 0 ? undefined : this.calls.track<unknown>(this.tier.remove(gone)), ...coming,
+      ]);
       const { isRemoved, error } = readRemoval(removal);
       if (error !== undefined) this.#report(error);
       return isRemoved;
@@ -294,13 +301,16 @@ export class OpenTier {
   /** The end of a shorter text that a longer one has whole is of no further use. */
   #supersede(block: StoredBlock): void {
     const shorter = this.#texts.startOf(block);
-    if (shorter === undefined || shorter.children.length > 0 || !this.contents.has(shorter) || this.contents.isRead(shorter)) return;
+    if (shorter === undefined || shorter.children.length > 0 || !this.contents.has(shorter)
+      || this.contents.isRead(shorter)) return;
     this.#texts.raise(block, shorter.level);
     this.contents.use(block);
     this.forget([shorter]);
   }
 
-  async #get(block: StoredBlock, bytes: number, scratch: HostMemory, signal: AbortSignal | undefined): Promise<Fetched | Missed> {
+  async #get(
+    block: StoredBlock, bytes: number, scratch: HostMemory, signal: AbortSignal | undefined,
+  ): Promise<Fetched | Missed> {
     const { contents, counts } = this;
     const payload = scratch.take(bytes);
     if (payload === undefined) return { reason: 'no-memory' };
@@ -309,14 +319,16 @@ export class OpenTier {
     const either = new EitherSignal(this.#ending.signal, signal);
     let got: TierGet;
     try {
-      got = readGet(await this.calls.track(this.tier.get(block.key, payload, either.signal)), this.tier.name, this.#stripes);
+      got = readGet(
+        await this.calls.track(this.tier.get(block.key, payload, either.signal)), this.tier.name, this.#stripes);
     } catch (error) { // a tier of the user's that throws
       got = { isFound: false, reason: 'failed', error };
     } finally {
       either.forget();
       contents.endReading(block);
     }
-    if (got.isFound && (!this.#isStored(block, got.sums) || (got.record !== undefined && got.record.key !== block.key))) {
+    if (got.isFound
+      && (!this.#isStored(block, got.sums) || (got.record !== undefined && got.record.key !== block.key))) {
       scratch.give(payload);
       this.damaged(block); // another block's
       return { reason: 'corrupt' };
@@ -333,7 +345,10 @@ export class OpenTier {
     return { reason: got.reason };
   }
 
-  /** Whether these are the sums that the block was stored with; of a store that others share, where it may have been stored anew, any are. */
+  /**
+   * Whether these are the sums that the block was stored with; of a store that others share, where it may have been
+   * stored anew, any are.
+   */
   #isStored(block: StoredBlock, sums: Uint32Array): boolean {
     const known = this.tier.find === undefined ? this.#sums.get(block) : undefined;
     return known === undefined || known.every((sum, stripe) => sum === sums[stripe]);
@@ -358,5 +373,39 @@ export class OpenTier {
 
   async #remove(blocks: readonly StoredBlock[]): Promise<void> {
     if (blocks.length > 0) await this.calls.track<unknown>(this.tier.remove(blocks.map(({ key }) => key)));
+  }
+}
+
+// PutLimit: so many puts of a tier are under way at most; others wait until one is over, so that a tier which writes
+// slowly has its writers wait.
+
+/** Puts that are under way at most. */
+const mostPuts = 16;
+
+export class PutLimit {
+  #puts = 0;
+  readonly #waiting: (() => void)[] = [];
+
+  /** Resolves when one more may be under way. */
+  async room(): Promise<void> {
+    while (this.#puts >= mostPuts) await this.#over();
+  }
+
+  /** Resolves when none is under way. */
+  async idle(): Promise<void> {
+    while (this.#puts > 0) await this.#over();
+  }
+
+  begin(): void {
+    this.#puts += 1;
+  }
+
+  end(): void {
+    this.#puts -= 1;
+    for (const wake of this.#waiting.splice(0)) wake(); // each looks again
+  }
+
+  #over(): Promise<void> {
+    return new Promise((resolve) => { this.#waiting.push(resolve); });
   }
 }

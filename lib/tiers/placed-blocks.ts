@@ -1,5 +1,5 @@
-// PlacedBlocks: which whole blocks each tier has got or lost since the last question, by their keys: for routers, which know from it what a
-// process can load instead of compute. Made only for them. Reads the texts, changes nothing.
+// PlacedBlocks: which whole blocks each tier has got or lost since the last question, by their keys: for routers, which
+// know from it what a process can load instead of compute. Made only for them. Reads the texts, changes nothing.
 
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
 
@@ -71,7 +71,8 @@ export class PlacedBlocks {
         }
         told.add(block);
         const parent = block.parent!;
-        const run = runs.get(parent) ?? { tier, parent: parent.parent === undefined ? undefined : parent.key, keys: [], from: block.from };
+        const run = runs.get(parent)
+          ?? { tier, parent: parent.parent === undefined ? undefined : parent.key, keys: [], from: block.from };
         if (!runs.delete(parent)) stored.push(run);
         run.keys.push(block.key);
         runs.set(block, run);
@@ -87,7 +88,9 @@ export class PlacedBlocks {
     for (const told of this.#told) told.clear();
     for (const block of this.#texts.all()) {
       if (block.tokens.length < this.#blockTokens) continue;
-      for (const [number, changed] of this.#changed.entries()) if ((block.tiers & (1 << number)) !== 0) changed.set(block, true);
+      for (const [number, changed] of this.#changed.entries()) {
+        if ((block.tiers & (1 << number)) !== 0) changed.set(block, true);
+      }
     }
   }
 }

@@ -1,12 +1,13 @@
-// redisTier: blocks in a Redis or Valkey, one node or a cluster, where other processes find them. One key per block, so that a cluster
-// spreads them over its nodes and an eviction takes whole blocks. Every value says what block it is (redis/redis-value.ts) and is compared with
-// what was asked for: another block, a truncated one or another store's value is a miss. A store that fails or is slow is a miss too, within
-// the time limits. It keeps no index: what is stored, other processes change.
+// redisTier: blocks in a Redis or Valkey, one node or a cluster, where other processes find them. One key per block, so
+// that a cluster spreads them over its nodes and an eviction takes whole blocks. Every value says what block it is
+// (redis/redis-value.ts) and is compared with what was asked for: another block, a truncated one or another store's
+// value is a miss. A store that fails or is slow is a miss too, within the time limits. It keeps no index: what is
+// stored, other processes change.
 
 import { randomBytes } from 'node:crypto';
 
 import { createError, isKvError, type CodedError, type RemoteRefusal } from '../base/errors.js';
-import { processClock, type LoadClock } from './load-clock.js';
+import { processClock, type LoadClock } from './load-estimate.js';
 import { PutQueue } from './redis/put-queue.js';
 import type { RedisConnection } from './redis/redis-connection.js';
 import { laneNames, RedisLane, type LaneName, type LaneResult } from './redis/redis-lane.js';
@@ -18,8 +19,8 @@ export type { RedisClient } from './redis/redis-client.js';
 export type { RedisBreakerOptions, RedisTierOptions } from './redis/redis-options.js';
 
 /**
- * A tier in a Redis or Valkey. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION, and KV_DEPENDENCY_MISSING where `url` or `nodes` is
- * given and neither iovalkey nor ioredis is installed. Nothing is connected before its cache opens it.
+ * A tier in a Redis or Valkey. Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION, and KV_DEPENDENCY_MISSING where `url` or
+ * `nodes` is given and neither iovalkey nor ioredis is installed. Nothing is connected before its cache opens it.
  */
 export function redisTier(options: RedisTierOptions): Tier & Required<Pick<Tier, 'find'>> {
   return timedRedisTier(options, processClock);
@@ -50,7 +51,8 @@ class RedisTier implements Tier {
   #isClosed = false;
   #closing: Promise<void> | undefined;
   readonly #counts = {
-    blocks: 0, bytes: 0, hits: 0, misses: 0, corrupt: 0, timeouts: 0, failures: 0, readBytes: 0, sharedReads: 0, putsAlreadyThere: 0,
+    blocks: 0, bytes: 0, hits: 0, misses: 0, corrupt: 0, timeouts: 0, failures: 0, readBytes: 0, sharedReads: 0,
+    putsAlreadyThere: 0,
     putsRefused: 0,
   };
 
@@ -70,7 +72,10 @@ class RedisTier implements Tier {
     }
     this.#namespace = context.namespace;
     this.#headerBytes = maxHeaderBytes(context.blockTokens);
-    this.#lanes = { lookups: this.#lane('lookups', 1), reads: this.#lane('reads', this.#settings.readConnections), writes: this.#lane('writes', 1) };
+    this.#lanes = {
+      lookups: this.#lane('lookups', 1), reads: this.#lane('reads', this.#settings.readConnections),
+      writes: this.#lane('writes', 1),
+    };
     const failures = await Promise.all(Object.values(this.#lanes).map((lane) => lane.connected()));
     const failure = failures.find((one) => one !== undefined);
     const error = failure ?? await this.#modeError() ?? await this.#trialError();
@@ -91,11 +96,16 @@ class RedisTier implements Tier {
       const error = createError('KV_ABORTED', { operation: 'reading a block' }, { cause: signal?.reason });
       return { isFound: false, reason: 'timeout', error };
     }
-    if (!flight.isAnswered) return { isFound: false, reason: flight.reason === 'timeout' ? 'timeout' : 'failed', error: flight.error };
+    if (!flight.isAnswered) {
+      return { isFound: false, reason: flight.reason === 'timeout' ? 'timeout' : 'failed', error: flight.error };
+    }
     const { value } = flight;
     if (value === undefined) return { isFound: false, reason: 'absent' };
     if ('problem' in value) {
-      return { isFound: false, reason: 'corrupt', error: createError('KV_TIER_DAMAGED', { tier: this.name, key: this.#keyOf(key), problem: value.problem }) };
+      return {
+        isFound: false, reason: 'corrupt',
+        error: createError('KV_TIER_DAMAGED', { tier: this.name, key: this.#keyOf(key), problem: value.problem }),
+      };
     }
     payload.set(value.payload);
     return { isFound: true, sums: value.record.sums, record: value.record };
@@ -108,7 +118,8 @@ class RedisTier implements Tier {
     for (let from = 0; from < keys.length; from += keysPerLookup) {
       const asked = keys.slice(from, from + keysPerLookup).map((key) => this.#keyOf(key));
       const limitMs = Math.max(1, end - this.#clock.now());
-      const result = await untilAborted(this.#request('lookups', (connection) => connection.countLeading(asked), limitMs), signal);
+      const result =
+        await untilAborted(this.#request('lookups', (connection) => connection.countLeading(asked), limitMs), signal);
       if (result?.isAnswered !== true) return from === 0 ? undefined : from;
       if (result.value < asked.length) return from + result.value;
     }
@@ -121,7 +132,8 @@ class RedisTier implements Tier {
     await Promise.all(keys.map((key) => this.#queue.withdraw(key) ?? Promise.resolve()));
     for (let from = 0; from < keys.length; from += keysPerLookup) {
       const named = keys.slice(from, from + keysPerLookup).map((key) => this.#keyOf(key));
-      const result = await this.#request('lookups', (connection) => connection.unlink(named), this.#settings.getTimeoutMs);
+      const result =
+        await this.#request('lookups', (connection) => connection.unlink(named), this.#settings.getTimeoutMs);
       if (!result.isAnswered) return { isRemoved: false, error: result.error };
     }
     return { isRemoved: true };
@@ -132,10 +144,12 @@ class RedisTier implements Tier {
     const breakers = lanes === undefined ? [] : Object.values(lanes).map(({ breaker }) => breaker);
     const open = breakers.find(({ state }) => state === 'open') ?? breakers.find(({ state }) => state === 'half-open');
     return {
-      ...this.#counts, putsDropped: this.#queue.dropped, queuedBlocks: this.#queue.length, queuedBytes: this.#queue.waitingBytes,
+      ...this.#counts, putsDropped: this.#queue.dropped, queuedBlocks: this.#queue.length,
+      queuedBytes: this.#queue.waitingBytes,
       breaker: open?.state ?? 'closed', problem: open?.lastError instanceof Error ? open.lastError.message : '',
       lookups: lanes?.lookups.breaker.state ?? 'closed', reads: lanes?.reads.breaker.state ?? 'closed',
-      writes: lanes?.writes.breaker.state ?? 'closed', breakerOpens: breakers.reduce((sum, { opens }) => sum + opens, 0),
+      writes: lanes?.writes.breaker.state ?? 'closed',
+      breakerOpens: breakers.reduce((sum, { opens }) => sum + opens, 0),
       breakerRefusals: breakers.reduce((sum, { refusals }) => sum + refusals, 0),
     };
   }
@@ -175,7 +189,8 @@ class RedisTier implements Tier {
 
   /** The error of a store that is of the other kind: one node of a cluster, say. */
   async #modeError(): Promise<unknown> {
-    const result = await this.#request('lookups', (connection) => connection.checkMode(), this.#settings.connectTimeoutMs);
+    const result =
+      await this.#request('lookups', (connection) => connection.checkMode(), this.#settings.connectTimeoutMs);
     if (result.isAnswered) return undefined;
     for (const { breaker } of Object.values(this.#lanes!)) breaker.open(result.error);
     return result.error;
@@ -195,10 +210,14 @@ class RedisTier implements Tier {
     return errors.find((error) => error !== undefined);
   }
 
-  async #request<T>(name: LaneName, send: (connection: RedisConnection) => Promise<T>, limitMs: number): Promise<LaneResult<T>> {
+  async #request<T>(
+    name: LaneName, send: (connection: RedisConnection) => Promise<T>, limitMs: number,
+  ): Promise<LaneResult<T>> {
     if (this.#lanes === undefined) return { isAnswered: false, reason: 'failed', error: this.#closedError() };
     const result = await this.#lanes[name].request(send, limitMs);
-    if (!result.isAnswered && result.reason !== 'refused') this.#counts[result.reason === 'timeout' ? 'timeouts' : 'failures'] += 1;
+    if (!result.isAnswered && result.reason !== 'refused') {
+      this.#counts[result.reason === 'timeout' ? 'timeouts' : 'failures'] += 1;
+    }
     return result;
   }
 

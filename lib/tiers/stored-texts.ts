@@ -1,11 +1,13 @@
-// StoredTexts: which text lies in blocks of the tiers, as a tree of blocks. It finds the longest part of a text that is stored, exact to
-// the token, also inside a block. It owns no bytes and no recency, and knows tiers only by their numbers. Pure.
+// StoredTexts: which text lies in blocks of the tiers, as a tree of blocks. It finds the longest part of a text that is
+// stored, exact to the token, also inside a block. It owns no bytes and no recency, and knows tiers only by their
+// numbers. Pure.
 //
-// The children of a block are kept in the order of their tokens, so that the one that agrees longest with a text is next to where
-// that text would stand: found by halving, however many there are.
+// The children of a block are kept in the order of their tokens, so that the one that agrees longest with a text is
+// next to where that text would stand: found by halving, however many there are.
 
-import type { DroppedText, TextScope } from '../prefix/text-scope.js';
-import type { DomainMarks } from './domain-marks.js';
+import { createHash } from 'node:crypto';
+
+import { domainParts, type DroppedText, type PrefixDomainParts, type TextScope } from '../prefix/domain.js';
 
 /** A block of text that some tier has, or whose successors some tier has. */
 export class StoredBlock {
@@ -24,7 +26,10 @@ export class StoredBlock {
   pins = 0;
   /** How often its text was used, or one that goes on behind it. Written by the TierSet. */
   uses = 0;
-  /** Highest level of the requests that used its text, as tiers keep it: at least that of the blocks behind it. Read only; see `raise`. */
+  /**
+   * Highest level of the requests that used its text, as tiers keep it: at least that of the blocks behind it. Read
+   * only; see `raise`.
+   */
   level = 0;
   /** What its text hangs on; of a root, itself. */
   readonly root: StoredBlock;
@@ -115,7 +120,10 @@ export class StoredTexts {
     return root;
   }
 
-  /** The block of these tokens behind `parent`, made where it is new. Keeps `tokens`. It stays while a tier has it: see `place`. */
+  /**
+   * The block of these tokens behind `parent`, made where it is new. Keeps `tokens`. It stays while a tier has it: see
+   * `place`.
+   */
   add(parent: StoredBlock, key: string, tokens: Int32Array): StoredBlock {
     const known = this.#blocks.get(key);
     if (known !== undefined) return known;
@@ -175,7 +183,9 @@ export class StoredTexts {
   startOf(block: StoredBlock): StoredBlock | undefined {
     const { children } = block.parent!;
     const before = children[placeOf(children, block.tokens, 0, block.tokens.length) - 2];
-    return before !== undefined && agree(before.tokens, block.tokens, 0, block.tokens.length) === before.tokens.length ? before : undefined;
+    return before !== undefined && agree(before.tokens, block.tokens, 0, block.tokens.length) === before.tokens.length
+      ? before
+      : undefined;
   }
 
   /** Calls `visit` with every piece of stored text: an array that must not be kept, and the places [from, to) in it. */
@@ -184,22 +194,31 @@ export class StoredTexts {
   }
 }
 
-/** Adds what is to be dropped below `parent`, ends first: all of it, or what `text` says. Returns whether nothing is left there. */
+/**
+ * Adds what is to be dropped below `parent`, ends first: all of it, or what `text` says. Returns whether nothing is
+ * left there.
+ */
 function collect(parent: StoredBlock, text: DroppedText | undefined, dropped: StoredBlock[]): boolean {
   let isEmpty = true;
   for (const child of parent.children) {
     const agreed = text === undefined ? 0 : agree(child.tokens, text.text, child.from, text.text.length);
     const isBehind = text === undefined || child.from + agreed >= text.through;
     const isWithin = isBehind || agreed === child.tokens.length;
-    const isOver = isWithin && collect(child, isBehind ? undefined : text, dropped) && (isBehind || child.to > text.from);
+    const isOver = isWithin && collect(child, isBehind ? undefined : text, dropped)
+      && (isBehind || child.to > text.from);
     if (isOver) dropped.push(child);
     else isEmpty = false;
   }
   return isEmpty;
 }
 
-/** The child whose tokens agree longest with text[at, limit), and how many do; of equally good ones, one that agrees to its end. */
-function nearest(block: StoredBlock, text: Int32Array, at: number, limit: number): { child: StoredBlock | undefined; agreed: number } {
+/**
+ * The child whose tokens agree longest with text[at, limit), and how many do; of equally good ones, one that agrees to
+ * its end.
+ */
+function nearest(
+  block: StoredBlock, text: Int32Array, at: number, limit: number,
+): { child: StoredBlock | undefined; agreed: number } {
   const { children } = block;
   const place = placeOf(children, text, at, limit);
   const before = children[place - 1];
@@ -233,4 +252,32 @@ function agree(tokens: Int32Array, text: Int32Array, at: number, limit: number):
   let agreed = 0;
   while (agreed < most && tokens[agreed] === text[at + agreed]) agreed += 1;
   return agreed;
+}
+
+// DomainMarks: what a tier's records tell of whose text they have, so that text of a tenant or an adapter is found for
+// dropping also after a restart. Marks are parts of hashes: they hide a name as far as it cannot be guessed, as keys
+// do.
+
+/** For namespace, tenant, salt and adapter, in this order: 16 hexadecimal digits; empty: it has none. */
+export type DomainMarks = readonly string[];
+
+export function marksOf(domain: PrefixDomainParts): DomainMarks {
+  return domainParts.map((part) => (domain[part] === undefined ? '' : markOf(domain[part])));
+}
+
+/** Whether text with these marks may be of a domain that has all the given parts: also where nothing is known of it. */
+export function mayHave(marks: DomainMarks | undefined, parts: PrefixDomainParts): boolean {
+  return marks === undefined
+    || domainParts.every((part, index) => parts[part] === undefined || marks[index] === markOf(parts[part]));
+}
+
+/** Undefined: no marks. */
+export function readMarks(value: unknown): DomainMarks | undefined {
+  return Array.isArray(value) && value.length === domainParts.length && value.every((mark) => typeof mark === 'string')
+    ? value as string[]
+    : undefined;
+}
+
+function markOf(name: string): string {
+  return createHash('sha256').update('virtual-kv domain mark').update(name, 'utf16le').digest('hex').slice(0, 16);
 }

@@ -1,17 +1,13 @@
-// TierContents: what one tier has, in the order in which it was used, and how full it is. It chooses what goes when the tier is full: text
-// of the lowest priority level, and of that the text used longest ago, worth least or least likely to return, its end first, so that what
-// stays of a text has no hole within the tier.
+// TierContents: what one tier has, in the order in which it was used, and how full it is. It chooses what goes when the
+// tier is full: text of the lowest priority level, and of that the text used longest ago, worth least or least likely
+// to return, its end first, so that what stays of a text has no hole within the tier.
 //
-// Invariants: a block was used no earlier than the blocks behind it, since using one uses all before it, and its level is no lower: the
-// one of the lowest level that was used longest ago has none behind it in the tier.
+// Invariants: a block was used no earlier than the blocks behind it, since using one uses all before it, and its level
+// is no lower: the one of the lowest level that was used longest ago has none behind it in the tier.
 
-import { BlockRanking } from './block-ranking.js';
-import { LevelOrder } from './level-order.js';
-import { RecentOrder } from './recent-order.js';
-import { ReuseOrder } from './reuse-order.js';
+import type { PrefixDomain } from '../prefix/domain.js';
+import { BlockRanking, LevelOrder, RecentOrder, ReuseOrder, type TextReuse } from './block-order.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
-import type { TextReuse } from './text-reuse.js';
-import { TenantBytes } from './tenant-bytes.js';
 import type { Tier } from './tier.js';
 
 /** The highest priority level. */
@@ -93,7 +89,9 @@ export class TierContents {
     this.#texts.place(block, this.number, false);
     this.#order.delete(block);
     const { parent } = block;
-    if (this.#ranksEnds && parent !== undefined && this.#blocks.has(parent) && !this.#hasNext(parent)) this.#order.set(parent);
+    if (this.#ranksEnds && parent !== undefined && this.#blocks.has(parent) && !this.#hasNext(parent)) {
+      this.#order.set(parent);
+    }
   }
 
   /** The text up to the block's end was used. */
@@ -113,7 +111,10 @@ export class TierContents {
     this.#order.refresh();
   }
 
-  /** Whether a block of so many bytes that comes now has room, or is worth more than what goes first; of a tier that keeps what was used last, once it was used again. */
+  /**
+   * Whether a block of so many bytes that comes now has room, or is worth more than what goes first; of a tier that
+   * keeps what was used last, once it was used again.
+   */
   isWorthRoom(block: StoredBlock, payloadBytes: number): boolean {
     if (!this.takes(block, payloadBytes) || this.tenantExcess(block, payloadBytes) > 0) return false;
     if (!this.#ranksEnds) return block.uses > 1;
@@ -151,8 +152,9 @@ export class TierContents {
   }
 
   /**
-   * Takes blocks out until `bytes` bytes are free: of the lowest level first, none above `mostLevel`, and within a level those used longest ago, worth
-   * least or least likely to return first; none that is read or that `keeps` says so of. Returns them. The tier has to remove them.
+   * Takes blocks out until `bytes` bytes are free: of the lowest level first, none above `mostLevel`, and within a
+   * level those used longest ago, worth least or least likely to return first; none that is read or that `keeps` says
+   * so of. Returns them. The tier has to remove them.
    */
   evict(bytes: number, keeps: (block: StoredBlock) => boolean, mostLevel = highestLevel): StoredBlock[] {
     const evicted: StoredBlock[] = [];
@@ -171,22 +173,27 @@ export class TierContents {
   tenantExcess(coming: StoredBlock, payloadBytes: number): number {
     const { tenants } = this;
     if (tenants === undefined) return 0;
-    return Math.max(0, tenants.bytesOf(coming) + (payloadBytes === 0 ? 0 : this.sizeOf(payloadBytes)) - tenants.limitBytes);
+    return Math.max(
+      0, tenants.bytesOf(coming) + (payloadBytes === 0 ? 0 : this.sizeOf(payloadBytes)) - tenants.limitBytes);
   }
 
-  /** As `evict`, of blocks of one tenant, those used longest ago first: none above the level of `coming`, nor what it hangs on; none where they are too few. */
+  /**
+   * As `evict`, of blocks of one tenant, those used longest ago first: none above the level of `coming`, nor what it
+   * hangs on; none where they are too few.
+   */
   evictOfTenant(coming: StoredBlock, bytes: number): StoredBlock[] {
     const above = new Set<StoredBlock>();
     for (let at = coming.parent; at !== undefined; at = at.parent) above.add(at);
-    const evicted = this.tenants!.oldest(coming, bytes, (block) => this.#inUse.has(block) || block.level > coming.level || above.has(block));
+    const evicted = this.tenants!.oldest(
+      coming, bytes, (block) => this.#inUse.has(block) || block.level > coming.level || above.has(block));
     for (const block of evicted) this.remove(block);
     return evicted;
   }
 
   /**
-   * Takes out what is too much once a payload of so many bytes comes, its tenant's first, but not what `coming` hangs on, and nothing of a higher
-   * priority level; nothing where its tenant may not have as much, or keeps what is left. `isOnItsWay`: it is counted for its tenant. Returns what the
-   * tier has to remove.
+   * Takes out what is too much once a payload of so many bytes comes, its tenant's first, but not what `coming` hangs
+   * on, and nothing of a higher priority level; nothing where its tenant may not have as much, or keeps what is left.
+   * `isOnItsWay`: it is counted for its tenant. Returns what the tier has to remove.
    */
   makeRoom(payloadBytes: number, coming: StoredBlock, isOnItsWay = false): StoredBlock[] {
     if (this.sizeOf(payloadBytes) > (this.tenants?.limitBytes ?? Infinity)) return [];
@@ -231,4 +238,141 @@ export class TierContents {
 function isAbove(block: StoredBlock, below: StoredBlock): boolean {
   for (let at: StoredBlock | undefined = below; at !== undefined; at = at.parent) if (at === block) return true;
   return false;
+}
+
+// TenantBytes: how many bytes of a tier the text of each tenant takes, and which of its blocks go when that is too
+// many: those used longest ago, whatever the tier prefers otherwise. Text that the tier has from before counts for
+// itself until a request of its tenant uses it: keys do not tell whose it is.
+//
+// Invariant: of one tenant a block was used no earlier than the blocks behind it, as in the tier.
+
+/** What a tenant has. */
+interface Owned {
+  bytes: number;
+  /** Bytes that are on their way to the tier. */
+  pendingBytes: number;
+  /** Of what was its own before it was known to be this tenant's, by root: none of it was used since. */
+  readonly adopted: Map<StoredBlock, Map<StoredBlock, number>>;
+  /** Bytes that each other block takes, the one used longest ago first. */
+  readonly blocks: Map<StoredBlock, number>;
+}
+
+/** The owner of a domain's text. */
+export function ownerOf({ tenant }: PrefixDomain): string {
+  return tenant === undefined ? 'no tenant' : `tenant ${tenant}`;
+}
+
+export class TenantBytes {
+  /** Bytes that a tenant may have. */
+  readonly limitBytes: number;
+  /** The tier's bit in `StoredBlock.tiers`. */
+  readonly #tier: number;
+  readonly #owners = new Map<string, Owned>();
+
+  /** @param number The tier's. */
+  constructor(limitBytes: number, number: number) {
+    this.limitBytes = limitBytes;
+    this.#tier = 1 << number;
+  }
+
+  /** Bytes of all tenants. */
+  get bytes(): number {
+    return [...this.#owners.values()].reduce((sum, { bytes }) => sum + bytes, 0);
+  }
+
+  /** Bytes of the tenant whose text the block is, with those that are on their way. */
+  bytesOf(block: StoredBlock): number {
+    const owned = this.#owners.get(block.root.owner);
+    return owned === undefined ? 0 : owned.bytes + owned.pendingBytes;
+  }
+
+  /** The block is on its way to the tier, until `arrived`. */
+  coming(block: StoredBlock, bytes: number): void {
+    this.#ownedBy(block).pendingBytes += bytes;
+  }
+
+  /** The block is no longer on its way: it was added, or refused. */
+  arrived(block: StoredBlock, bytes: number): void {
+    this.#ownedBy(block).pendingBytes -= bytes;
+    this.#tidy(block);
+  }
+
+  /** The tier has the block from now on. */
+  add(block: StoredBlock, bytes: number): void {
+    const owned = this.#ownedBy(block);
+    owned.blocks.set(block, bytes);
+    owned.bytes += bytes;
+  }
+
+  /** The tier no longer has the block. */
+  remove(block: StoredBlock, bytes: number): void {
+    const owned = this.#ownedBy(block);
+    forget(owned, block);
+    owned.bytes -= bytes;
+    this.#tidy(block);
+  }
+
+  /** The block was used: it is the latest of its tenant. */
+  use(block: StoredBlock, bytes: number): void {
+    const owned = this.#ownedBy(block);
+    forget(owned, block);
+    owned.blocks.set(block, bytes);
+  }
+
+  /** Text below `root` is `owner`'s from now on; it was its own. It was used before what `owner` has used. */
+  rename(root: StoredBlock, owner: string): void {
+    const found = this.#owners.get(root.owner);
+    if (found === undefined) return;
+    this.#owners.delete(root.owner);
+    const known = this.#owners.get(owner);
+    if (known === undefined) {
+      this.#owners.set(owner, found);
+      return;
+    }
+    known.bytes += found.bytes;
+    known.pendingBytes += found.pendingBytes;
+    if (found.blocks.size > 0) known.adopted.set(root, found.blocks);
+  }
+
+  /**
+   * The blocks of the tenant whose text `coming` is, the one used longest ago first, that take `bytes` bytes, of those
+   * that `skips` does not say so of and behind which none is left; none where they are too few.
+   */
+  oldest(coming: StoredBlock, bytes: number, skips: (block: StoredBlock) => boolean): StoredBlock[] {
+    const owned = this.#owners.get(coming.root.owner);
+    if (owned === undefined) return [];
+    const found = new Set<StoredBlock>();
+    let freed = 0;
+    for (const blocks of [...owned.adopted.values(), owned.blocks]) {
+      for (const [block, its] of blocks) {
+        if (freed >= bytes) return [...found];
+        if (block.children.some((child) => (child.tiers & this.#tier) !== 0 && !found.has(child)) || skips(block)) {
+          continue;
+        }
+        found.add(block);
+        freed += its;
+      }
+    }
+    return freed >= bytes ? [...found] : [];
+  }
+
+  #ownedBy({ root: { owner } }: StoredBlock): Owned {
+    let owned = this.#owners.get(owner);
+    if (owned === undefined) {
+      this.#owners.set(owner, owned = { bytes: 0, pendingBytes: 0, adopted: new Map(), blocks: new Map() });
+    }
+    return owned;
+  }
+
+  #tidy({ root: { owner } }: StoredBlock): void {
+    const owned = this.#owners.get(owner)!;
+    if (owned.bytes === 0 && owned.pendingBytes === 0) this.#owners.delete(owner);
+  }
+}
+
+function forget({ adopted, blocks }: Owned, block: StoredBlock): void {
+  if (blocks.delete(block)) return;
+  const its = adopted.get(block.root);
+  its?.delete(block);
+  if (its?.size === 0) adopted.delete(block.root);
 }

@@ -1,30 +1,29 @@
-// TierSet: the tiers of a cache, the fastest first, and what text lies in which. It opens and closes them, makes room in them, puts blocks
-// where they are wanted and gets them back from the fastest that has them. It knows no device: payloads come from and go to its user.
+// TierSet: the tiers of a cache, the fastest first, and what text lies in which. It opens and closes them, makes room
+// in them, puts blocks where they are wanted and gets them back from the fastest that has them. It knows no device:
+// payloads come from and go to its user.
 
 import { randomInt } from 'node:crypto';
 
 import { createError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
 import { RecentMap } from '../base/recent-map.js';
-import type { PrefixDomain } from '../prefix/domain.js';
+import type { DroppedText, PrefixDomain, TextScope } from '../prefix/domain.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
-import type { DroppedText, TextScope } from '../prefix/text-scope.js';
 import type { BlockKeys } from './block-keys.js';
-import { fromRecord, toRecord, type ItemNumbers } from './block-notes.js';
+import { fromRecord, type ItemNumbers, toRecord } from './block-notes.js';
+import { TextReuse } from './block-order.js';
 import { CheckedStripes } from './checked-stripes.js';
-import { marksOf, mayHave } from './domain-marks.js';
 import { HostMemory, pagePieces } from './host-memory.js';
-import { LoadSources, sourceOf } from './load-sources.js';
-import { OpenTier, type Fetched, type Missed } from './open-tier.js';
+import { LoadSources, sourceOf } from './load-comparison.js';
+import { type Fetched, type Missed, OpenTier } from './open-tier.js';
 import { PlacedBlocks } from './placed-blocks.js';
-import { nothingStored, StoredTexts, type StoredBlock, type StoredMatch } from './stored-texts.js';
-import { ownerOf } from './tenant-bytes.js';
-import { TextReuse } from './text-reuse.js';
-import { highestLevel } from './tier-contents.js';
-import { checkTiers } from './tiers-check.js';
+import { marksOf, mayHave, nothingStored, type StoredBlock, type StoredMatch, StoredTexts } from './stored-texts.js';
+import { highestLevel, ownerOf } from './tier-contents.js';
 import type { BlockRecord, Tier } from './tier.js';
 
-/** Whole blocks that scratch memory has room for: payloads on their way to and from tiers without memory of their own. */
+/**
+ * Whole blocks that scratch memory has room for: payloads on their way to and from tiers without memory of their own.
+ */
 const scratchBlocks = 56;
 /** Uses, of all texts together, after which those so far count half: what was popular once gives way. */
 const halfLifeUses = 2 ** 16;
@@ -85,14 +84,22 @@ export class TierSet {
     const wholeBytes = this.bytesOf(keys.blockTokens);
     this.#scratch = new HostMemory(scratchBlocks * (wholeBytes + wholeBytes / 8 + 4096), wholeBytes, pagePieces);
     if (tiers.some(({ keeps }) => keeps === 'adaptive')) this.#reuse = new TextReuse(randomInt(2 ** 48 - 1));
-    const shared = { texts: this.texts, worth: { importantTokens: options.importantTokens, reuse: this.#reuse }, stripes: stripeTokenBytes.length, report: options.report };
+    const shared = {
+      texts: this.texts, worth: { importantTokens: options.importantTokens, reuse: this.#reuse },
+      stripes: stripeTokenBytes.length, report: options.report,
+    };
     this.all = tiers.map((tier, number) => new OpenTier(tier, { number, ...shared }));
     this.texts.onRaised = (block) => {
-      for (const { contents, state, instant } of this.all) if (contents.has(block) && state !== 'closed') instant.setLevel(block.key, block.level);
+      for (const { contents, state, instant } of this.all) {
+        if (contents.has(block) && state !== 'closed') instant.setLevel(block.key, block.level);
+      }
     };
   }
 
-  /** Opens all tiers; rejects with the first failure once each has opened or failed. A tier that failed is out of service. */
+  /**
+   * Opens all tiers; rejects with the first failure once each has opened or failed. A tier that failed is out of
+   * service.
+   */
   open(): Promise<void> {
     this.#opening ??= this.#openAll();
     return this.#opening;
@@ -135,14 +142,19 @@ export class TierSet {
     root.owner = owner;
   }
 
-  /** Tiers that would take a block that was seen so often, of `count` tokens; `block`: it, if it is stored somewhere. */
+  /**
+   * Tiers that would take a block that was seen so often, of `count` tokens; `block`: it, if it is stored somewhere.
+   */
   wanting(block: StoredBlock | undefined, count: number, sightings: number): OpenTier[] {
     const isWhole = count === this.keys.blockTokens;
     return this.all.filter(({ tier, contents, state }) => state === 'open' && (isWhole || !tier.takesOnlyWholeBlocks) &&
       sightings >= (tier.admitAfter ?? 1) && (block === undefined || !contents.has(block)));
   }
 
-  /** Memory for a block's payload: of the fastest tier that wants it and lends some, else scratch; undefined: there is none now. */
+  /**
+   * Memory for a block's payload: of the fastest tier that wants it and lends some, else scratch; undefined: there is
+   * none now.
+   */
   async lend(block: StoredBlock, wanting: readonly OpenTier[]): Promise<Uint8Array | undefined> {
     const bytes = this.bytesOf(block.tokens.length);
     for (const open of wanting) {
@@ -161,9 +173,9 @@ export class TierSet {
   }
 
   /**
-   * Puts a block into the tiers that want it; `payload` was lent. Resolves when that memory is free again, or a tier has it as its
-   * own: what slower tiers write goes on behind it. `clears`: how many there had been when the payload was cached; after another it is not
-   * stored.
+   * Puts a block into the tiers that want it; `payload` was lent. Resolves when that memory is free again, or a tier
+   * has it as its own: what slower tiers write goes on behind it. `clears`: how many there had been when the payload
+   * was cached; after another it is not stored.
    */
   async store(block: StoredBlock, payload: Uint8Array, wanting: readonly OpenTier[], clears: number): Promise<void> {
     const record = this.recordOf(block);
@@ -198,7 +210,10 @@ export class TierSet {
     return new LoadSources(this.all, (tokens) => this.bytesOf(tokens));
   }
 
-  /** The block's payload from the fastest tier that has it, and from the next where that does not give it; a miss with the reason where none does. */
+  /**
+   * The block's payload from the fastest tier that has it, and from the next where that does not give it; a miss with
+   * the reason where none does.
+   */
   async fetch(block: StoredBlock, signal: AbortSignal | undefined): Promise<Fetched | Missed> {
     let missed: Missed = { reason: 'absent' };
     const tried = new Set<OpenTier>();
@@ -214,7 +229,10 @@ export class TierSet {
     }
   }
 
-  /** Puts a block into a tier, from the fastest that gives it, once its bytes are checked. False: there is none, or that tier has not taken it. */
+  /**
+   * Puts a block into a tier, from the fastest that gives it, once its bytes are checked. False: there is none, or that
+   * tier has not taken it.
+   */
   async copy(block: StoredBlock, to: OpenTier): Promise<boolean> {
     const { clears } = this;
     const fetched = await this.fetch(block, undefined);
@@ -234,7 +252,9 @@ export class TierSet {
     }
   }
 
-  /** A text that ends in the block was finished: computed by `request`, of a priority level, and its sequence is over. */
+  /**
+   * A text that ends in the block was finished: computed by `request`, of a priority level, and its sequence is over.
+   */
   finish(block: StoredBlock, text: Int32Array, request: ReleasedRequest, level: number): void {
     this.#reuse?.note(block, text, request);
     this.use(block, level);
@@ -251,7 +271,8 @@ export class TierSet {
   }
 
   /**
-   * Drops all blocks. Stores that others share keep them, and find them again: a new namespace is what tells them apart.
+   * Drops all blocks. Stores that others share keep them, and find them again: a new namespace is what tells them
+   * apart.
    */
   clear(): void {
     this.clears += 1;
@@ -259,8 +280,9 @@ export class TierSet {
   }
 
   /**
-   * Drops what the scope says from every tier, also what is on its way there; shared stores drop what is known here, and whole blocks of a text that
-   * is dropped. From the call on nothing of it is found, but in tiers that are still opening: there from then on. Resolves when it is gone.
+   * Drops what the scope says from every tier, also what is on its way there; shared stores drop what is known here,
+   * and whole blocks of a text that is dropped. From the call on nothing of it is found, but in tiers that are still
+   * opening: there from then on. Resolves when it is gone.
    */
   async drop(scope: TextScope): Promise<DroppedBlocks> {
     const opening = this.all.filter(({ state, opened }) => state === 'opening' && opened !== undefined);
@@ -286,13 +308,16 @@ export class TierSet {
   /** Out of the texts. */
   #take(scope: TextScope): StoredBlock[] {
     const root = scope.text === undefined ? undefined : this.rootOf(scope.text.domain);
-    return this.texts.drop(scope, (each) => (root === undefined ? mayHave(each.marks, scope.parts) : each.key === root));
+    return this.texts.drop(
+      scope, (each) => (root === undefined ? mayHave(each.marks, scope.parts) : each.key === root));
   }
 
   /** Of whole blocks of the text that end behind what stays: others may have stored them. */
   #unknownKeys({ domain, text, from }: DroppedText): string[] {
     const { keys, keys: { blockTokens } } = this;
-    return keys.ofText(domain, text, this.names).filter((key, index) => (index + 1) * blockTokens > from && this.texts.find(key) === undefined);
+    return keys.ofText(domain, text, this.names).filter((
+      key, index,
+    ) => (index + 1) * blockTokens > from && this.texts.find(key) === undefined);
   }
 
   /** Which blocks tiers have got and lost, from now on. */
@@ -328,7 +353,9 @@ export class TierSet {
     const record = toRecord(block.tokens, this.names, block.from === 0 ? block.root.marks : undefined);
     if (record === undefined || block.sums === undefined) return undefined;
     const { key, from: position, sums, level } = block;
-    return { key, parent: block.parent!.key, position, ...record, sums, bytes: this.bytesOf(block.tokens.length), level };
+    return {
+      key, parent: block.parent!.key, position, ...record, sums, bytes: this.bytesOf(block.tokens.length), level,
+    };
   }
 
   async #openAll(): Promise<void> {
@@ -351,7 +378,9 @@ export class TierSet {
     await open.calls.track(open.tier.open({
       namespace, stripeTokenBytes, blockTokens: this.keys.blockTokens,
       found: (record) => {
-        found.push({ ...record, tokens: record.tokens.slice(), notes: record.notes.slice(), sums: record.sums.slice() });
+        found.push({
+          ...record, tokens: record.tokens.slice(), notes: record.notes.slice(), sums: record.sums.slice(),
+        });
       },
       lost: (keys) => {
         for (const key of keys) open.lose(key);
@@ -368,7 +397,10 @@ export class TierSet {
     }));
   }
 
-  /** Takes over what a tier has from before: a text's start before what goes on there. What nothing leads to is of no use. */
+  /**
+   * Takes over what a tier has from before: a text's start before what goes on there. What nothing leads to is of no
+   * use.
+   */
   #adopt(open: OpenTier, found: BlockRecord[]): void {
     const useless: string[] = [];
     found.sort((a, b) => a.position - b.position);
@@ -393,7 +425,10 @@ export class TierSet {
     if (useless.length > 0) open.tier.remove(useless).catch(this.#options.report);
   }
 
-  async #spread(block: StoredBlock, record: BlockRecord, { payload, release }: Fetched, wanting: readonly OpenTier[], clears: number): Promise<void> {
+  async #spread(
+    block: StoredBlock, record: BlockRecord, { payload, release }: Fetched, wanting: readonly OpenTier[],
+    clears: number,
+  ): Promise<void> {
     try {
       await Promise.all(wanting.map((open) => open.put(block, record, payload, () => this.clears === clears)));
     } finally {
@@ -407,7 +442,8 @@ function checkHoldsBlock({ tier, contents }: OpenTier, bytes: number, tokens: nu
   const size = contents.sizeOf(bytes);
   if (tier.capacityBytes === undefined || !(tier.capacityBytes < size)) return;
   throw createError('KV_INVALID_OPTION', {
-    reason: 'range', owner: tier.name, option: 'bytes', received: tier.capacityBytes, expected: `room for a block at least: ${formatNumber(size)} bytes for ${formatCount('token', tokens)}`,
+    reason: 'range', owner: tier.name, option: 'bytes', received: tier.capacityBytes,
+    expected: `room for a block at least: ${formatNumber(size)} bytes for ${formatCount('token', tokens)}`,
     hint: 'Make the tier larger, or blocks smaller (`prefixCache.tierBlockTokens`). Nothing is stored there.',
   });
 }
@@ -415,4 +451,60 @@ function checkHoldsBlock({ tier, contents }: OpenTier, bytes: number, tokens: nu
 /** What a tier of the user's own tells may be anything. */
 function isLevel(level: unknown): level is number {
   return Number.isInteger(level) && level as number >= 0 && level as number <= highestLevel;
+}
+
+// checkTiers: looks through all that is known of stored text for what must always hold, and throws KV_INTERNAL at the
+// first thing that does not. For tests: it takes time in proportion to everything that is stored.
+
+export function checkTiers(texts: StoredTexts, tiers: readonly OpenTier[]): void {
+  let places = 0;
+  let blocks = 0;
+  for (const block of texts.all()) {
+    blocks += 1;
+    places += tiers.filter((_, number) => (block.tiers & (1 << number)) !== 0).length;
+    expect(
+      block.parent !== undefined && block.parent.to === block.from,
+      'a stored block does not begin where the one before it ends', block.from, block.parent?.to);
+    expect(
+      block.parent.children.filter((child) => child === block).length === 1,
+      'a stored block does not hang on the one before it', block.from);
+    expect(
+      block.parent.parent === undefined || texts.find(block.parent.key) === block.parent,
+      'the block before a stored one is not known', block.from);
+    expect(
+      block.level <= block.parent.level, 'a stored block has a higher priority level than the one before it',
+      block.from, block.level);
+    expect(
+      block.tiers !== 0 || block.pins > 0 || block.children.length > 0, 'a block that no tier has is kept for nothing',
+      block.from);
+  }
+  expect(blocks === texts.blocks, 'the count of stored blocks is wrong', texts.blocks, blocks);
+  const told = tiers.reduce((sum, tier) => sum + checkContents(texts, tier), 0);
+  expect(told === places, 'tiers have other blocks than the texts say', places, told);
+}
+
+/** Returns how many blocks the tier has. */
+function checkContents(texts: StoredTexts, { contents }: OpenTier): number {
+  const seen = new Set<StoredBlock>();
+  let bytes = 0;
+  for (const block of contents.blocks()) {
+    expect(
+      texts.find(block.key) === block && (block.tiers & (1 << contents.number)) !== 0,
+      'a tier has a block that the texts do not know there', block.from);
+    expect(
+      block.parent === undefined || !seen.has(block.parent), 'a block was used later than the one before it',
+      block.from);
+    seen.add(block);
+    bytes += contents.bytesOf(block);
+  }
+  expect(bytes === contents.bytes, 'the bytes of a tier are counted wrong', contents.bytes, bytes);
+  expect(
+    contents.tenants === undefined || contents.tenants.bytes === contents.bytes,
+    'the bytes of tenants in a tier are counted wrong', contents.bytes, contents.tenants?.bytes);
+  expect(seen.size === contents.count, 'the blocks of a tier are counted wrong', contents.count, seen.size);
+  return seen.size;
+}
+
+function expect(isRight: boolean, problem: string, what = 0, howMany = 0): asserts isRight {
+  if (!isRight) throw createError('KV_INTERNAL', { problem, what, howMany });
 }

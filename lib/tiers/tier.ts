@@ -1,16 +1,17 @@
-// Tier: a store below the device that keeps K and V of evicted or finished text, in blocks. What a tier must do, and what it is told;
-// the cache finds text, chooses what to evict, and checks every byte that comes back against the block's checksums. Ours are
-// hostTier, diskTier and redisTier; one of your own implements this interface and passes the contract suite (docs/tiers.md).
+// Tier: a store below the device that keeps K and V of evicted or finished text, in blocks. What a tier must do, and
+// what it is told; the cache finds text, chooses what to evict, and checks every byte that comes back against the
+// block's checksums. Ours are hostTier, diskTier and redisTier; one of your own implements this interface and passes
+// the contract suite (docs/tiers.md).
 //
-// A block is a run of tokens of one text, with all before it named by its key. Its payload is the K and V of these tokens, the same
-// under every layout, page size and driver: for each tensor of this worker, in layer order and K before V, a stripe of
-// [tokens, heads, dim], one behind the other.
+// A block is a run of tokens of one text, with all before it named by its key. Its payload is the K and V of these
+// tokens, the same under every layout, page size and driver: for each tensor of this worker, in layer order and K
+// before V, a stripe of [tokens, heads, dim], one behind the other.
 
 /** A block as every tier describes it. */
 export interface BlockRecord {
   /**
-   * 64 hexadecimal digits: SHA-256 over the model, the domain, and all tokens up to the block's end. Equal keys are equal text of equal
-   * models.
+   * 64 hexadecimal digits: SHA-256 over the model, the domain, and all tokens up to the block's end. Equal keys are
+   * equal text of equal models.
    */
   readonly key: string;
   /** Key of the block before it; of the first block, the key of its domain. */
@@ -19,22 +20,27 @@ export interface BlockRecord {
   readonly position: number;
   /** Its tokens, 1 or more; 0 where an item covers a position. */
   readonly tokens: Int32Array;
-  /** The cache's own notes, some bytes as a rule (whose text it is, items in it): to be kept and given back as they are. */
+  /**
+   * The cache's own notes, some bytes as a rule (whose text it is, items in it): to be kept and given back as they are.
+   */
   readonly notes: Uint8Array;
   /** CRC-32C of each stripe of the payload. */
   readonly sums: Uint32Array;
   /** Bytes of the payload. */
   readonly bytes: number;
   /**
-   * Priority level of its text, 0 … 255: which blocks go last when a tier is full, and nothing about their bytes. `put` is given it; a tier that outlives the
-   * process may keep it and tell it with `found`. Left out: 0.
+   * Priority level of its text, 0 … 255: which blocks go last when a tier is full, and nothing about their bytes. `put`
+   * is given it; a tier that outlives the process may keep it and tell it with `found`. Left out: 0.
    */
   readonly level?: number | undefined;
 }
 
 /** What a tier is told when its cache opens it. */
 export interface TierContext {
-  /** 64 hexadecimal digits that name the model, its tensors and this worker's share: blocks of another namespace are never told. */
+  /**
+   * 64 hexadecimal digits that name the model, its tensors and this worker's share: blocks of another namespace are
+   * never told.
+   */
   readonly namespace: string;
   /** Bytes of one token in each stripe. */
   readonly stripeTokenBytes: readonly number[];
@@ -61,7 +67,8 @@ export type PutRefusal =
   | 'failed';
 
 /** What became of a put. */
-export type TierPut = { readonly isStored: true } | { readonly isStored: false; readonly reason: PutRefusal; readonly error?: unknown };
+export type TierPut =
+  { readonly isStored: true } | { readonly isStored: false; readonly reason: PutRefusal; readonly error?: unknown };
 
 /** What became of a removal. Nothing said: all is well. */
 export interface TierRemoval {
@@ -131,8 +138,9 @@ export interface TierStatistics {
 }
 
 /**
- * A store of blocks. No method throws or rejects for what the store does: a failure is a refusal or a miss with its error. Arrays that
- * are passed must not be kept after the promise settles, nor be changed, transferred or detached, but for `payload` of `get`, which the tier fills.
+ * A store of blocks. No method throws or rejects for what the store does: a failure is a refusal or a miss with its
+ * error. Arrays that are passed must not be kept after the promise settles, nor be changed, transferred or detached,
+ * but for `payload` of `get`, which the tier fills.
  */
 export interface Tier {
   /** Short and unique among the tiers of a cache: in statistics, results and metrics. */
@@ -144,66 +152,82 @@ export interface Tier {
   /** Bytes of payload it may have; the cache removes blocks to keep within. Undefined: the store bounds itself. */
   readonly capacityBytes: number | undefined;
   /**
-   * Bytes of it that the text of one tenant may take, no fewer than a block's; what it used longest ago goes first then. Requests without a tenant are one.
-   * Default: all of it.
+   * Bytes of it that the text of one tenant may take, no fewer than a block's; what it used longest ago goes first
+   * then. Requests without a tenant are one. Default: all of it.
    */
   readonly tenantBytes?: number | undefined;
   /**
-   * What stays where it is full: the text used last; the text used most often; that of the most important tokens × uses, where all tokens of a block
-   * are important until selections have chosen of it (docs/importance.md); or the text that is likely to return, learnt from which did. Default `recent`.
+   * What stays where it is full: the text used last; the text used most often; that of the most important tokens ×
+   * uses, where all tokens of a block are important until selections have chosen of it (docs/importance.md); or the
+   * text that is likely to return, learnt from which did. Default `recent`.
    */
   readonly keeps?: TierKeeping | undefined;
   /** Blocks it takes only when their text has been seen so many times. Default 1: all. */
   readonly admitAfter?: number | undefined;
-  /** Opens it for one cache; `context` may be called from here on until `close`. Rejects with what the user must mend. */
+  /**
+   * Opens it for one cache; `context` may be called from here on until `close`. Rejects with what the user must mend.
+   */
   open(context: TierContext): Promise<void>;
-  /** Stores a block; resolves when it is stored as safely as the tier promises. A block that it has is stored already. */
+  /**
+   * Stores a block; resolves when it is stored as safely as the tier promises. A block that it has is stored already.
+   */
   put(record: BlockRecord, payload: Uint8Array): Promise<TierPut>;
   /**
-   * Fills `payload`, of the block's `bytes`, with what was put under `key`, or misses; after a miss its bytes are anything. The cache compares every
-   * stripe with its sum where it uses the bytes: a tier need not.
+   * Fills `payload`, of the block's `bytes`, with what was put under `key`, or misses; after a miss its bytes are
+   * anything. The cache compares every stripe with its sum where it uses the bytes: a tier need not.
    */
   get(key: string, payload: Uint8Array, signal?: AbortSignal): Promise<TierGet>;
   /**
-   * Fills `into` with rows of single tokens: of each part in turn, the bytes that its stripe has for each of its tokens, one behind the other
-   * without a gap. The tier checks every byte by sums of its own, and reads little more than the chunks that hold them. A miss where any
-   * of them is damaged; after it the bytes are anything. The block is gone only once it is removed. Without it blocks are read whole.
+   * Fills `into` with rows of single tokens: of each part in turn, the bytes that its stripe has for each of its
+   * tokens, one behind the other without a gap. The tier checks every byte by sums of its own, and reads little more
+   * than the chunks that hold them. A miss where any of them is damaged; after it the bytes are anything. The block is
+   * gone only once it is removed. Without it blocks are read whole.
    */
   getTokens?(key: string, parts: readonly TierTokens[], into: Uint8Array, signal?: AbortSignal): Promise<TierTokensGet>;
-  /** Bytes of a stripe that `getTokens` reads and checks at once, 1 or more: by it the cache tells which blocks are worth reordering. Undefined: none are. */
+  /**
+   * Bytes of a stripe that `getTokens` reads and checks at once, 1 or more: by it the cache tells which blocks are
+   * worth reordering. Undefined: none are.
+   */
   readonly chunkBytes?: number | undefined;
   /**
-   * Stores a block's tokens in another order: the first row of each stripe becomes that of token `storedToLogical[0]`, and so on, so that tokens
-   * which are read together lie together. `get` and `getTokens` give the same bytes before, meanwhile and after. Each of the block's tokens
-   * must be named once. Refused, the block stays as it is.
+   * Stores a block's tokens in another order: the first row of each stripe becomes that of token `storedToLogical[0]`,
+   * and so on, so that tokens which are read together lie together. `get` and `getTokens` give the same bytes before,
+   * meanwhile and after. Each of the block's tokens must be named once. Refused, the block stays as it is.
    */
   reorder?(key: string, storedToLogical: Int32Array): Promise<TierPut>;
   /**
-   * For tiers whose blocks others may store: how many of `keys`, from the first on, it has; undefined where it cannot say, as its store does not answer.
-   * A request waits for it a small share of the time that computing takes.
-   * Without it the tier has what `found` and `put` said.
+   * For tiers whose blocks others may store: how many of `keys`, from the first on, it has; undefined where it cannot
+   * say, as its store does not answer. A request waits for it a small share of the time that computing takes. Without
+   * it the tier has what `found` and `put` said.
    */
   find?(keys: readonly string[], signal?: AbortSignal): Promise<number | undefined>;
-  /** The text of a block that it has is of this level from now on, for tiers that tell levels with `found`. Must be quick. */
+  /**
+   * The text of a block that it has is of this level from now on, for tiers that tell levels with `found`. Must be
+   * quick.
+   */
   setLevel?(key: string, level: number): void;
   /**
-   * Drops blocks; those that it does not have are passed over. Room is there when it resolves, and they are missed from the call on, also by other
-   * processes, and after a restart as far as the tier promises. `isRemoved: false`: its store did not take note of that.
+   * Drops blocks; those that it does not have are passed over. Room is there when it resolves, and they are missed from
+   * the call on, also by other processes, and after a restart as far as the tier promises. `isRemoved: false`: its
+   * store did not take note of that.
    */
   remove(keys: readonly string[]): Promise<TierRemoval> | Promise<void>;
   /** Memory in which a payload of so many bytes can be made for `put`, which then copies nothing; undefined: full. */
   lend?(bytes: number): Uint8Array | undefined;
   /** Takes back memory that was lent and not put. */
   giveBack?(payload: Uint8Array): void;
-  /** A payload in place, to be read until its `release` is called; undefined: it does not have it. In the place of `get`. */
+  /**
+   * A payload in place, to be read until its `release` is called; undefined: it does not have it. In the place of
+   * `get`.
+   */
   borrow?(key: string): BorrowedBlock | undefined;
   /** Bytes of `capacityBytes` that a payload of so many bytes takes. Default: as many. */
   sizeOf?(bytes: number): number;
   /** What it has and did, also once it is closed. Read for `metrics()` and each scrape, so it must be quick. */
   statistics(): TierStatistics;
   /**
-   * Ends what is running, as a refusal or a miss where need be; resolves when no thread or connection of it is left. Signals of reads are aborted before. A cache does not
-   * wait for ever (`prefixCache.tierCloseTimeoutMs`). Idempotent.
+   * Ends what is running, as a refusal or a miss where need be; resolves when no thread or connection of it is left.
+   * Signals of reads are aborted before. A cache does not wait for ever (`prefixCache.tierCloseTimeoutMs`). Idempotent.
    */
   close(): Promise<void>;
 }

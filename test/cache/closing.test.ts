@@ -168,8 +168,6 @@ const wrongOptions: readonly (readonly [Readonly<Record<string, unknown>>, strin
   [{ pageBytes: 4096 }, 'KV_INVALID_OPTION', 'pageBytes'],
   [{ layout: 'per-layers' }, 'KV_INVALID_OPTION', 'layout'],
   [{ growth: 16 }, 'KV_INVALID_OPTION', 'growth'],
-  [{ placement: 'bestFit' }, 'KV_INVALID_OPTION', 'placement'],
-  [{ reclaim: null }, 'KV_INVALID_OPTION', 'reclaim'],
   [{ eagerRows: -1 }, 'KV_INVALID_OPTION', 'eagerRows'],
   [{ idleRowsLimit: 0.5 }, 'KV_INVALID_OPTION', 'idleRowsLimit'],
   [{ scrub: true }, 'KV_INVALID_OPTION', 'scrub'],

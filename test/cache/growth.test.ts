@@ -2,7 +2,9 @@
 
 import test from 'ava';
 
-import { ahead, onDemand, type IdleSlots, type Sequence } from 'virtual-kv';
+import { ahead, onDemand, type Sequence } from 'virtual-kv';
+
+import { SlotChoice } from '#internal/cache/slot-choice.js';
 
 import { cacheTest, cacheTests, pageBytes, rowTokens, withCache, type CacheBench } from '../helpers/cache.js';
 
@@ -226,11 +228,13 @@ cacheTests('eager rows are given up to a sequence that needs them', { eagerRows:
 
 test('a prompt counts the rows that the mapper finishes while it is admitted', async (t) => {
   let waitFor = (): void => {};
-  const placement = (idle: IdleSlots): number => {
+  const { forText } = SlotChoice.prototype;
+  SlotChoice.prototype.forText = function(promptRows) {
     waitFor();
-    return idle.slots[0]!;
+    return forText.call(this, promptRows);
   };
-  await withCache(t, { eagerRows: 8, rows: 8, slots: 1, placement }, ({ mock, cache }) => {
+  t.teardown(() => { SlotChoice.prototype.forText = forText; });
+  await withCache(t, { eagerRows: 8, rows: 8, slots: 1 }, ({ mock, cache }) => {
     const reach = (maps: number): void => { while (mock.callCounts().cuMemMap < maps); };
     mock.setLatencyNs('cuMemMap', 2_000_000);
     for (let round = 0; round < 4; round += 1) {

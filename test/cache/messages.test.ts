@@ -25,10 +25,6 @@ for (const [name, answer, said] of [
     });
 }
 
-cacheTests('a placement policy that returns no candidate is told what it returned', { placement: () => undefined as never }, (t, { cache }) => {
-  says(t, () => cache.acquire(), /^`placement` must be a function that returns one of the candidates; it returned undefined\.$/);
-});
-
 test('a stream fence on host is refused with what to do instead, and the sequence stays', async (t) => {
   await withCache(t, { on: 'host' }, ({ cache }) => {
     const sequence = cache.acquire();

@@ -4,7 +4,7 @@
 import test from 'ava';
 
 import {
-  bestFit, leastRecentlyUsed, lru, onDemand, type Batch, type EvictionContext, type KvCache, type KvCacheOptions, type Sequence,
+  lru, onDemand, type Batch, type EvictionContext, type KvCache, type KvCacheOptions, type Sequence,
 } from 'virtual-kv';
 
 import { CacheBench, rowTokens, withCache } from '../helpers/cache.js';
@@ -15,8 +15,6 @@ type Act = () => void;
 /** Where policies are asked: `act` is called first thing. */
 const askedFor: Readonly<Record<string, (act: Act) => Partial<KvCacheOptions>>> = {
   'growth': (act) => ({ growth: (length) => (act(), onDemand()(length, 0)) }),
-  'placement': (act) => ({ placement: (idle, rows) => (act(), bestFit()(idle, rows)) }),
-  'reclaim': (act) => ({ reclaim: (idle, rows) => (act(), leastRecentlyUsed()(idle, rows)) }),
   'prefixCache.policy': (act) => ({
     prefixCache: {
       policy: (context: EvictionContext) => {
@@ -141,37 +139,3 @@ for (const [policy, optionsOf] of Object.entries(askedFor)) {
     });
   });
 }
-
-test('a policy that gives the cache\'s own arrays away gets an error, not the end of the process', (t) => {
-  const reclaim: KvCacheOptions['reclaim'] = (idle) => {
-    structuredClone(idle.rows, { transfer: [idle.rows.buffer as ArrayBuffer] });
-    return idle.slots[0]!;
-  };
-  const bench = new CacheBench(t, { rows: 2, slots: 2, reclaim });
-  bench.idleSlotOf(2);
-  const sequence = bench.cache.acquire();
-  t.throws(() => { bench.prepare(sequence, rowTokens); }, { code: 'KV_INTERNAL' });
-  bench.cache.close();
-  bench.close();
-});
-
-test('a reclaim policy cannot change the batch that is being prepared', async (t) => {
-  let batch: Batch | undefined;
-  let refused = 0;
-  const reclaim: KvCacheOptions['reclaim'] = (idle, rows) => {
-    for (const change of [() => batch?.clear(), () => batch?.add(undefined as unknown as Sequence, 1)]) {
-      t.throws(change, { code: 'KV_BATCH_STATE' });
-      refused += 1;
-    }
-    return leastRecentlyUsed()(idle, rows);
-  };
-  await withCache(t, { rows: 2, slots: 2, reclaim }, (bench) => {
-    const sequence = bench.cache.acquire();
-    bench.sequenceOf(2 * rowTokens).release();
-    batch = bench.batchOf([sequence, rowTokens]);
-    bench.cache.prepare(batch);
-    bench.cache.commit(batch);
-    t.is(sequence.length, rowTokens);
-    t.true(refused > 0);
-  });
-});

@@ -1,6 +1,6 @@
 // Which slot a new sequence gets, and whose rows are taken back when pages are short.
 
-import type { IdleSlots, Sequence } from 'virtual-kv';
+import type { Sequence } from 'virtual-kv';
 
 import { cacheTest, cacheTests, rowTokens } from '../helpers/cache.js';
 
@@ -131,74 +131,6 @@ cacheTest('a short prompt leaves a large retired slot to a long one', { rows: 30
   const large = bench.idleSlotOf(10);
   t.not(bench.cache.acquire().slot, large, 'a prompt of unknown length fits an empty slot');
   t.is(bench.cache.acquire({ promptTokens: 9 * rowTokens }).slot, large);
-});
-
-// Policies of one's own
-
-cacheTest('a placement policy chooses among the free slots', {
-  placement: ({ slots, count }) => slots[count - 1]!,
-}, (t, { cache }) => {
-  t.deepEqual([1, 2, 3].map(() => cache.acquire().slot), [7, 6, 5]);
-});
-
-cacheTest('a placement policy is told that all rows of an idle slot are surplus', {
-  placement: ({ slots, count, rows, surplusRows }) => {
-    const candidates = Array.from(slots.subarray(0, count));
-    return candidates.find((slot) => rows[slot]! > 0 && surplusRows[slot] === rows[slot]) ?? candidates[0]!;
-  },
-}, (t, bench) => {
-  const first = bench.sequenceOf(0);
-  const second = bench.sequenceOf(rowTokens + 1);
-  first.release();
-  second.release();
-  t.is(bench.cache.acquire().slot, second.slot);
-});
-
-cacheTest('a placement policy that names a slot in use is refused, and nothing is leased', { placement: () => 0 }, (t, { cache }) => {
-  cache.acquire();
-  const error = t.throws(() => cache.acquire({ promptTokens: 100 }), { code: 'KV_INVALID_OPTION' });
-  t.like(error, { details: { option: 'placement', received: 0 } });
-  t.is(cache.counts().activeSlots, 1);
-  t.is(cache.pool.counts().earmarkedPages, 0);
-});
-
-const seen: ReturnType<typeof describe>[] = [];
-
-function describe({ count, slots, surplusRows, isActive }: IdleSlots, neededRows: number) {
-  const candidates = [...slots.subarray(0, count)];
-  return {
-    neededRows, slots: candidates, surplus: candidates.map((slot) => surplusRows[slot]),
-    isActive: candidates.map((slot) => isActive[slot]),
-  };
-}
-
-cacheTest('a reclaim policy sees the candidates and what is missing', {
-  rows: 6,
-  reclaim: (idle, neededRows) => {
-    seen.push(describe(idle, neededRows));
-    return idle.slots[idle.count - 1]!;
-  },
-}, (t, bench) => {
-  seen.length = 0;
-  const [growing, idle, tail] = [bench.sequenceOf(rowTokens), bench.sequenceOf(2 * rowTokens), bench.sequenceOf(3 * rowTokens)];
-  idle.release();
-  tail.truncate(1);
-  bench.compute(growing, 3 * rowTokens);
-  t.deepEqual(seen, [
-    { neededRows: 3, slots: [idle.slot, tail.slot], surplus: [2, 2], isActive: [0, 1] },
-    { neededRows: 1, slots: [idle.slot], surplus: [2], isActive: [0] },
-  ]);
-});
-
-cacheTest('a reclaim policy that names another slot than a candidate is refused, and nothing is taken', { rows: 3, reclaim: () => 5 }, (t, bench) => {
-  const growing = bench.sequenceOf(rowTokens);
-  bench.sequenceOf(2 * rowTokens).release();
-  const error = t.throws(() => bench.prepare(growing, 1 * rowTokens), { code: 'KV_INVALID_OPTION' });
-  t.like(error, { details: { option: 'reclaim', received: 5 } });
-  t.is(bench.cache.metrics.unmaps, 0);
-  t.is(growing.length, rowTokens);
-  bench.cache.pool.setBudget(2 ** 30);
-  bench.compute(growing, 1);
 });
 
 /** Rows of a slot, also when no sequence has it. */

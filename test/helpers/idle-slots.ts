@@ -1,6 +1,6 @@
-// IdleSlots made from a list, for tests of policies.
+// Slots to choose from, made from a list.
 
-import type { IdleSlots } from 'virtual-kv';
+import type { SurplusSlots } from '#internal/cache/row-supply.js';
 
 export interface Candidate {
   readonly slot: number;
@@ -12,7 +12,7 @@ export interface Candidate {
 }
 
 /** The candidates in this order; slots that are none of them have values that would win. */
-export function idleSlots(...candidates: readonly Candidate[]): IdleSlots {
+export function idleSlots(...candidates: readonly Candidate[]): SurplusSlots {
   const count = 32;
   const idle = {
     count: candidates.length, slots: new Int32Array(count).fill(31), rows: new Int32Array(count).fill(1_000_000),

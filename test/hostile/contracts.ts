@@ -67,8 +67,6 @@ const passes: readonly Contract[] = [
 export const contracts: Readonly<Record<string, readonly Contract[]>> = {
   'KvCache.new': [
     ['growth', [kv.ahead, 'onDemand'], invalid, /Call it: `growth: \w+\(\)`\.$/], ['growth', [5, {}, null]],
-    ['placement', [kv.bestFit], invalid, /Call it: `placement: bestFit\(\)`/],
-    ['reclaim', [kv.leastRecentlyUsed], invalid, /Call it: `reclaim: leastRecentlyUsed\(\)`/],
     ['prefixCache.policy', [kv.lru], invalid, /Call it: `policy: lru\(\)`/], ['prefixCache.policy', [() => undefined]],
     ['prefixCache.tiers', [Number.NaN, 0, -1, 0.5, Infinity, '4096', 4096n, null].map(tierWith), invalid, /chunkBytes/],
     ['model', [null, 5, undefined, revoked()]],

@@ -55,7 +55,7 @@ const makes = (errorClass: unknown): Rows => ({
 });
 
 export const table: Readonly<Record<string, Rows>> = {
-  adaptive: { call: null }, byArrival: { call: null }, byTenantShare: { call: null }, bestFit: { call: null }, leastRecentlyUsed: { call: null }, tailsFirst: { call: null },
+  adaptive: { call: null }, byArrival: { call: null }, byTenantShare: { call: null },
   lru: { call: null }, onDemand: { call: null },
   ahead: { call: () => call(kv.ahead, 16) },
   byteOffset: { call: () => call(kv.byteOffset, layout().tensors[0], 1, 2) },
@@ -112,7 +112,7 @@ export const table: Readonly<Record<string, Rows>> = {
     ...close, ...sideRows.KvCache,
     new: (world) => call((options: kv.KvCacheOptions) => opened(world, new kv.KvCache(options)), {
       ...cacheOptions, model: { ...model, layerShapes: [{ headDim: 64 }], parallel: { tensor: 1 } }, driver: world.driver, pageBytes,
-      memoryBudgetBytes: 8 * pageBytes, headroomBytes: 1, readyBytes: pageBytes, layout: 'fused', placement: kv.bestFit(), reclaim: kv.leastRecentlyUsed(), eagerRows: 0,
+      memoryBudgetBytes: 8 * pageBytes, headroomBytes: 1, readyBytes: pageBytes, layout: 'fused', eagerRows: 0,
       idleRowsLimit: 4, scrub: 'between-tenants', prefixCache: { poolRows: 4, policy: kv.lru(), events: { blockTokens: 4, label: 'l' }, tiers: [kv.hostTier({ bytes: 2 ** 20 })], modelId: 'm', tierBlockTokens: 4 },
       sideTensors: { hidden: { width: 2, dtype: 'float32', place: 'host', pageBytes } }, sideBudgetBytes: 8 * pageBytes, handOverSlots: 2,
     }),

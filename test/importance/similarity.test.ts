@@ -6,8 +6,9 @@ import test from 'ava';
 import { allHeads, firstAndLast, probeHeads, randomTokens, type TokenSelector } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
-import { areSimilar, countAt, jaccard, meanSimilarity, randomSimilarity, similarityThreshold } from '#internal/importance/similarity.js';
-import { mostVoted, topTokens } from '#internal/importance/selectors.js';
+import {
+  areSimilar, countAt, jaccard, meanSimilarity, mostVoted, randomSimilarity, similarityThreshold, topTokens,
+} from '#internal/tiers/selection/selectors.js';
 import { seedOf } from '../helpers/seed.js';
 
 const near = (actual: number, expected: number): boolean => Math.abs(actual - expected) < 5e-7;

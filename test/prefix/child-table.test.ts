@@ -3,8 +3,7 @@
 
 import test from 'ava';
 
-import { NodeTable } from '#internal/prefix/node-table.js';
-import { ChildTable, KeyedHash } from '#internal/prefix/prefix-tree.js';
+import { ChildTable, KeyedHash, NodeTable } from '#internal/prefix/prefix-tree.js';
 import { mix32, Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { slow } from '../runner/slow.js';

@@ -6,7 +6,7 @@ import test from 'ava';
 import { KvCache } from 'virtual-kv';
 
 import { native } from '#internal/device/native.js';
-import { maxRuns } from '#internal/cache/cache-picture.js';
+import { maxRuns } from '#internal/kv-cache/cache-picture.js';
 import { WatchState, type ServerState } from '#internal/server/watch-state.js';
 
 import { cacheOf, requestsOf, secrets, WatchedWorld, type WatchedOptions } from './watched-world.js';

@@ -4,7 +4,7 @@
 import { KvCache, OnlineScheduler, type TokenStream } from 'virtual-kv';
 import { ModelServer, sessionPolicy, type ModelServerOptions } from 'virtual-kv/server';
 
-import type { CachePicture } from '#internal/cache/cache-picture.js';
+import type { CachePicture } from '#internal/kv-cache/cache-picture.js';
 import type { RequestsPicture } from '#internal/serving/request-picture.js';
 
 import { byteTokenizer, ScriptEngine } from './script-engine.js';

@@ -3,7 +3,7 @@
 import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
-import { BlockRanking } from '#internal/tiers/block-ranking.js';
+import { BlockRanking } from '#internal/tiers/block-order.js';
 import { StoredBlock } from '#internal/tiers/stored-texts.js';
 import { seedOf } from '../helpers/seed.js';
 

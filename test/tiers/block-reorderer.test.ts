@@ -2,8 +2,8 @@ import test from 'ava';
 
 import type { TierPut } from 'virtual-kv';
 
-import { chunksHolding, ImportanceMeans, orderByImportance, rowsOfOrder } from '#internal/tiers/importance-means.js';
-import { BlockReorderer, type ReorderingTier } from '#internal/tiers/block-reorderer.js';
+import { chunksHolding, ImportanceMeans, orderByImportance, rowsOfOrder } from '#internal/tiers/selection/importance-means.js';
+import { BlockReorderer, type ReorderingTier } from '#internal/tiers/selection/reordering.js';
 import { selectedWeights } from './selected-weights.js';
 
 interface World {

@@ -1,6 +1,6 @@
 import test from 'ava';
 
-import { ImportanceMeans } from '#internal/tiers/importance-means.js';
+import { ImportanceMeans } from '#internal/tiers/selection/importance-means.js';
 import { selectedWeights } from './selected-weights.js';
 
 const list = (means: Float32Array | undefined): number[] => [...means ?? []].map((mean) => Math.round(mean * 1e4) / 1e4);

@@ -4,7 +4,7 @@ import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import { StoredTexts, type StoredBlock } from '#internal/tiers/stored-texts.js';
-import { TextReuse } from '#internal/tiers/text-reuse.js';
+import { TextReuse } from '#internal/tiers/block-order.js';
 import { TierContents } from '#internal/tiers/tier-contents.js';
 import type { Tier, TierKeeping } from '#internal/tiers/tier.js';
 import { seedOf } from '../helpers/seed.js';

@@ -4,7 +4,7 @@ import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import { LoadEstimate } from '#internal/tiers/load-estimate.js';
-import { LoadSources, sourceOf } from '#internal/tiers/load-sources.js';
+import { LoadSources, sourceOf } from '#internal/tiers/load-comparison.js';
 import type { OpenTier } from '#internal/tiers/open-tier.js';
 import type { StoredBlock } from '#internal/tiers/stored-texts.js';
 import { seedOf } from '../helpers/seed.js';

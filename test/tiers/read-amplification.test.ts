@@ -4,8 +4,8 @@
 import { diskTier, type TierTokens } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
-import { ImportanceMeans, rowsOfOrder } from '#internal/tiers/importance-means.js';
-import { BlockReorderer, type ReorderingTier } from '#internal/tiers/block-reorderer.js';
+import { ImportanceMeans, rowsOfOrder } from '#internal/tiers/selection/importance-means.js';
+import { BlockReorderer, type ReorderingTier } from '#internal/tiers/selection/reordering.js';
 import { digestOf, makeBlock } from '#internal/tiers/contract-blocks.js';
 import { seedOf } from '../helpers/seed.js';
 import { inFolder } from '../store/store-world.js';

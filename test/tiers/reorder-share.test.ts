@@ -2,8 +2,8 @@
 
 import test from 'ava';
 
-import { BlockReorderer } from '#internal/tiers/block-reorderer.js';
-import { ImportanceMeans } from '#internal/tiers/importance-means.js';
+import { BlockReorderer } from '#internal/tiers/selection/reordering.js';
+import { ImportanceMeans } from '#internal/tiers/selection/importance-means.js';
 
 const block = 256;
 

@@ -4,9 +4,8 @@ import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
 import { StoredTexts, type StoredBlock } from '#internal/tiers/stored-texts.js';
-import { ownerOf } from '#internal/tiers/tenant-bytes.js';
-import { TextReuse } from '#internal/tiers/text-reuse.js';
-import { TierContents } from '#internal/tiers/tier-contents.js';
+import { ownerOf, TierContents } from '#internal/tiers/tier-contents.js';
+import { TextReuse } from '#internal/tiers/block-order.js';
 import type { Tier, TierKeeping } from '#internal/tiers/tier.js';
 import { seedOf } from '../helpers/seed.js';
 

@@ -1,10 +1,14 @@
-// Reads what callers of DenseKernels pass: every member of their objects once, before any check that a getter could undo. Refuses
-// unknown names, since a misspelt one would compute something else. Checks shapes; DenseKernels checks buffers.
+// Reads what callers of DenseKernels pass: every member of their objects once, before any check that a getter could
+// undo. Refuses unknown names, since a misspelt one would compute something else. Checks shapes; DenseKernels checks
+// buffers.
 
 import { createError } from '../../base/errors.js';
 import type { NativeDense } from '../../device/native-kernels.js';
 import { checkInteger, explainRevoked, integer, number, oneOf, unknownOption } from '../../base/options.js';
-import { int8Block, mostNeighbourDim, type FloatBuffer, type Norm, type Product, type RotationShape, type Weight, type WeightDtype } from './dense-operands.js';
+import {
+  int8Block, mostNeighbourDim, type FloatBuffer, type Norm, type Product, type RotationShape, type Weight,
+  type WeightDtype,
+} from './dense-operands.js';
 
 type Argument = Parameters<NativeDense['multiply']>[number];
 
@@ -128,7 +132,9 @@ export function readWeight(owner: string, option: string, weight: Weight, into: 
   } catch (error) {
     throw explainRevoked(error, weight, { owner, option });
   }
-  if (dtype !== 'float32' && dtype !== 'float16' && dtype !== 'bfloat16' && dtype !== 'int8') dtypeField(dtype, { owner, option: `${option}.dtype` });
+  if (dtype !== 'float32' && dtype !== 'float16' && dtype !== 'bfloat16' && dtype !== 'int8') {
+    dtypeField(dtype, { owner, option: `${option}.dtype` });
+  }
   into.dtype = dtypeNumbers[dtype];
   checkInteger(owner, `${option}.outputs`, outputs, 1);
   checkInteger(owner, `${option}.inputs`, inputs, 1);
@@ -149,7 +155,9 @@ export function readNorm(owner: string, norm: Norm, into: ReadNorm): ReadNorm {
     throw explainRevoked(error, norm, { owner, option: 'norm' });
   }
   checkInteger(owner, 'width', width, 1);
-  if (typeof epsilon !== 'number' || !(epsilon >= 0 && epsilon < Infinity)) epsilonField(epsilon, { owner, option: 'epsilon' });
+  if (typeof epsilon !== 'number' || !(epsilon >= 0 && epsilon < Infinity)) {
+    epsilonField(epsilon, { owner, option: 'epsilon' });
+  }
   into.weight = weight;
   into.width = width;
   into.epsilon = epsilon;
@@ -157,7 +165,9 @@ export function readNorm(owner: string, norm: Norm, into: ReadNorm): ReadNorm {
 }
 
 /** Reads the shape of rotated rows into `into`; `dim` must be even. `isOnDevice`: pairs are halves there. */
-export function readRotationShape(owner: string, shape: RotationShape, isOnDevice: boolean, into: ReadRotation): ReadRotation {
+export function readRotationShape(
+  owner: string, shape: RotationShape, isOnDevice: boolean, into: ReadRotation,
+): ReadRotation {
   checkNames(owner, 'shape', shape, rotationNames);
   let heads, dim, pairs;
   try {
@@ -184,7 +194,8 @@ function checkNames(owner: string, option: string, given: object, names: Readonl
     throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option, expected: 'an object', received: given });
   }
   try {
-    for (const name in given) if (names[name] !== true && Object.hasOwn(given, name)) throw unknownOption(owner, name, Object.keys(names), `${option}.`);
+    for (const name in given) if (names[name] !== true
+      && Object.hasOwn(given, name)) throw unknownOption(owner, name, Object.keys(names), `${option}.`);
   } catch (error) {
     throw explainRevoked(error, given, { owner, option });
   }

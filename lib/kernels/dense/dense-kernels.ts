@@ -1,10 +1,10 @@
 // DenseKernels: what a transformer computes besides attention, on the CPU or on a GPU: matrix products, RMSNorm, rotary
 // positions, SwiGLU.
 //
-// Activations are floats [row, width], contiguous; only their first `rows` rows count. On the CPU a call computes before it
-// returns, on all threads where that pays; on a GPU, or a stream of a host driver, it queues work. It allocates nothing. A row's result does not
-// depend, to the bit, on the other rows of the call, unless cuBLAS multiplies: batches and chunks may be cut in any way.
-// For one Node thread. It knows nothing of caches.
+// Activations are floats [row, width], contiguous; only their first `rows` rows count. On the CPU a call computes
+// before it returns, on all threads where that pays; on a GPU, or a stream of a host driver, it queues work. It
+// allocates nothing. A row's result does not depend, to the bit, on the other rows of the call, unless cuBLAS
+// multiplies: batches and chunks may be cut in any way. For one Node thread. It knows nothing of caches.
 
 import { createError } from '../../base/errors.js';
 import type { Driver } from '../../device/driver.js';
@@ -15,19 +15,25 @@ import { giveBackTo, unclosed, type Membership } from '../../device/weak-users.j
 import { checkInteger, isAddress } from '../../base/options.js';
 import { isInt32Array, lengthOf, typedArrayKind } from '../../base/typed-arrays.js';
 import {
-  float32, int8, ProductArguments, readNorm, readRotationShape, readWeight, type ReadNorm, type ReadRotation, type ReadWeight,
+  float32, int8, ProductArguments, readNorm, readRotationShape, readWeight, type ReadNorm, type ReadRotation,
+  type ReadWeight,
 } from './dense-arguments.js';
-import { int8Block, type FloatBuffer, type Norm, type Product, type RotationShape, type Weight } from './dense-operands.js';
+import {
+  int8Block, type FloatBuffer, type Norm, type Product, type RotationShape, type Weight,
+} from './dense-operands.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
 import { kernelModule } from '../load-kernels.js';
 import { checkShared } from '../kernels-options.js';
 
 /**
- * What a transformer computes besides attention: matrix products, RMSNorm, rotary positions, SwiGLU, gathering rows. For one Node
- * thread.
+ * What a transformer computes besides attention: matrix products, RMSNorm, rotary positions, SwiGLU, gathering rows.
+ * For one Node thread.
  */
 export class DenseKernels {
-  /** The code that multiplies: `avx512`, `avx2` or `portable` on the CPU, on a GPU `cublas 12.8`, or the package's kernel, `sm_90`. */
+  /**
+   * The code that multiplies: `avx512`, `avx2` or `portable` on the CPU, on a GPU `cublas 12.8`, or the package's
+   * kernel, `sm_90`.
+   */
   readonly target: string;
   /** The device's driver, or the stream's; undefined on the CPU without a stream. */
   readonly #driver: Driver | undefined;
@@ -64,10 +70,10 @@ export class DenseKernels {
   }
 
   /**
-   * Multiplies one input with one or more weights, as one piece of work: Q, K and V together, or gate and up. Outputs must overlap
-   * neither each other nor the input. One row is bound by memory: each weight is read once. Many rows are bound by arithmetic.
-   * Throws KV_INVALID_OPTION when a weight has another number of inputs or a buffer is too short; nothing was written then. All
-   * calls throw KV_CLOSED, and on a GPU the driver's error.
+   * Multiplies one input with one or more weights, as one piece of work: Q, K and V together, or gate and up. Outputs
+   * must overlap neither each other nor the input. One row is bound by memory: each weight is read once. Many rows are
+   * bound by arithmetic. Throws KV_INVALID_OPTION when a weight has another number of inputs or a buffer is too short;
+   * nothing was written then. All calls throw KV_CLOSED, and on a GPU the driver's error.
    */
   multiply(input: FloatBuffer, rows: number, ...products: readonly Product[]): void {
     const owner = 'DenseKernels.multiply';
@@ -88,7 +94,10 @@ export class DenseKernels {
     this.#native.multiply(...given.list);
   }
 
-  /** RMSNorm: `output[row] = input[row] / √(mean of squares + epsilon) · weight`; `output` may be `input`. Throws KV_INVALID_OPTION. */
+  /**
+   * RMSNorm: `output[row] = input[row] / √(mean of squares + epsilon) · weight`; `output` may be `input`. Throws
+   * KV_INVALID_OPTION.
+   */
   normalize(input: FloatBuffer, rows: number, norm: Norm, output: FloatBuffer): void {
     const owner = 'DenseKernels.normalize';
     const { weight, width, epsilon } = readNorm(owner, norm, this.#norm);
@@ -102,12 +111,14 @@ export class DenseKernels {
 
   /**
    * Rotates `[row, head, dim]` to positions, in place: the pair (i, i + dim / 2) by the angle whose cosine and sine are
-   * `table[position, 0, i]` and `table[position, 1, i]`, i < dim / 2. With `pairs: 'neighbours'`, on the CPU and up to 1,024 elements
-   * a head, a pair is read from (2 i, 2 i + 1), as a Llama's GGUF file has them, and written as ever. Positions are read during the
-   * call; on a GPU they may be the address of int32 numbers, read when the kernel runs. Throws KV_INVALID_OPTION when the table is too short, unless it is an
-   * address.
+   * `table[position, 0, i]` and `table[position, 1, i]`, i < dim / 2. With `pairs: 'neighbours'`, on the CPU and up to
+   * 1,024 elements a head, a pair is read from (2 i, 2 i + 1), as a Llama's GGUF file has them, and written as ever.
+   * Positions are read during the call; on a GPU they may be the address of int32 numbers, read when the kernel runs.
+   * Throws KV_INVALID_OPTION when the table is too short, unless it is an address.
    */
-  rotate(rows: FloatBuffer, count: number, shape: RotationShape, positions: Int32Array | bigint, table: FloatBuffer): void {
+  rotate(
+    rows: FloatBuffer, count: number, shape: RotationShape, positions: Int32Array | bigint, table: FloatBuffer,
+  ): void {
     const owner = 'DenseKernels.rotate';
     const { heads, dim, areNeighbours } = readRotationShape(owner, shape, this.#isOnDevice, this.#shape);
     this.#checkOpen();
@@ -119,7 +130,10 @@ export class DenseKernels {
     this.#native.rotate(rows, count, heads, dim, checked, table, areNeighbours);
   }
 
-  /** SwiGLU: `output = gate · sigmoid(gate) · up`, the first `count` elements; `output` may be either. Throws KV_INVALID_OPTION. */
+  /**
+   * SwiGLU: `output = gate · sigmoid(gate) · up`, the first `count` elements; `output` may be either. Throws
+   * KV_INVALID_OPTION.
+   */
   gate(gate: FloatBuffer, up: FloatBuffer, count: number, output: FloatBuffer): void {
     const owner = 'DenseKernels.gate';
     this.#checkOpen();
@@ -132,7 +146,8 @@ export class DenseKernels {
 
   /**
    * `output[row] = table[tokens[row]]`, as floats: the embedding, or a selection of rows. Tokens are read during the
-   * call; on a GPU they may be an address, as `rotate`'s positions. Throws KV_INVALID_OPTION when a token is not in the table.
+   * call; on a GPU they may be an address, as `rotate`'s positions. Throws KV_INVALID_OPTION when a token is not in the
+   * table.
    */
   gather(table: Weight, tokens: Int32Array | bigint, rows: number, output: FloatBuffer): void {
     const owner = 'DenseKernels.gather';
@@ -163,17 +178,21 @@ export class DenseKernels {
   }
 
   #checkMatrix(owner: string, option: string, data: Weight['data'], dtype: number, rows: number, width: number): void {
-    if (dtype !== int8) return this.#checkBuffer(owner, option, data, dtype === float32 ? 'Float32Array' : 'Uint16Array', rows, width);
+    if (dtype !== int8) {
+      return this.#checkBuffer(owner, option, data, dtype === float32 ? 'Float32Array' : 'Uint16Array', rows, width);
+    }
     if (this.#isOnDevice) {
       throw createError('KV_INVALID_OPTION', {
-        reason: 'range', owner, option: option.replace('data', 'dtype'), expected: "'float32', 'float16' or 'bfloat16' on a device", received: 'int8',
+        reason: 'range', owner, option: option.replace('data', 'dtype'),
+        expected: "'float32', 'float16' or 'bfloat16' on a device", received: 'int8',
       });
     }
     this.#checkBuffer(owner, option, data, 'Uint8Array', rows, width / int8Block.elements * int8Block.bytes);
   }
 
   #checkBuffer(
-    owner: string, option: string, buffer: Weight['data'], kind: 'Float32Array' | 'Uint16Array' | 'Uint8Array', rows: number, width: number,
+    owner: string, option: string, buffer: Weight['data'], kind: 'Float32Array' | 'Uint16Array' | 'Uint8Array',
+    rows: number, width: number,
   ): void {
     if (typeof buffer === 'bigint') {
       if (isAddress(buffer) && buffer > 0n) return;
@@ -186,16 +205,19 @@ export class DenseKernels {
     const isOnDevice = this.#isOnDevice;
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner, option,
-      expected: isOnDevice ? 'the address of device memory, a bigint' : `a ${kind} of at least ${rows} × ${width} elements`,
+      expected: isOnDevice ? 'the address of device memory, a bigint'
+        : `a ${kind} of at least ${rows} × ${width} elements`,
       received: !isOnDevice && typedArrayKind(buffer) === kind ? `one of ${lengthOf(buffer as Float32Array)}` : buffer,
     });
   }
 
   /**
-   * Checks the first `count` numbers, each at most `most`, in a copy, since another thread may write to the array. On a device
-   * returns an address as it is.
+   * Checks the first `count` numbers, each at most `most`, in a copy, since another thread may write to the array. On a
+   * device returns an address as it is.
    */
-  #checkNumbers(owner: string, option: string, numbers: Int32Array | bigint, count: number, most: number): Int32Array | bigint {
+  #checkNumbers(
+    owner: string, option: string, numbers: Int32Array | bigint, count: number, most: number,
+  ): Int32Array | bigint {
     const isOnDevice = this.#isOnDevice;
     if (isOnDevice && isAddress(numbers) && numbers > 0n) return numbers;
     if (!isInt32Array(numbers)) {

@@ -1,12 +1,12 @@
-// What dense kernels compute with: buffers of floats, matrices as models store them, products, norms. Types, and the bytes of a matrix;
-// dense-arguments.ts reads and checks them.
+// What dense kernels compute with: buffers of floats, matrices as models store them, products, norms. Types, and the
+// bytes of a matrix; dense-arguments.ts reads and checks them.
 
 import { dtypeBytes } from '../../base/dtypes.js';
 import type { RowDtype } from '../kernels-options.js';
 
 /**
- * Floats: a Float32Array, or an address, which is not checked, of memory that the driver's device can use. On a GPU it must be an
- * address.
+ * Floats: a Float32Array, or an address, which is not checked, of memory that the driver's device can use. On a GPU it
+ * must be an address.
  */
 export type FloatBuffer = Float32Array | bigint;
 
@@ -16,8 +16,8 @@ export type WeightDtype = RowDtype | 'int8';
 /** A matrix as models store it: `[outputs, inputs]`. Its array must not change its length. */
 export interface Weight {
   /**
-   * Its elements row by row, 16-bit floats as their bits, int8 in blocks of 34 bytes: a float16, then 32 integers (the Q8_0 of GGUF); or
-   * their address.
+   * Its elements row by row, 16-bit floats as their bits, int8 in blocks of 34 bytes: a float16, then 32 integers (the
+   * Q8_0 of GGUF); or their address.
    */
   readonly data: Float32Array | Uint16Array | Uint8Array | bigint;
   /** Type of its elements. */
@@ -51,7 +51,9 @@ export interface Product {
 /** Where the two elements of a pair lie that is rotated: (i, i + dim / 2), or (2 i, 2 i + 1). */
 export type HeadPairs = 'halves' | 'neighbours';
 
-/** Elements of a head whose pairs are neighbours, at most; as native: kMostNeighbourDim of kernels/dense/dense_set.h. */
+/**
+ * Elements of a head whose pairs are neighbours, at most; as native: kMostNeighbourDim of kernels/dense/dense_set.h.
+ */
 export const mostNeighbourDim = 1024;
 
 /** The shape of rows that are rotated. */
@@ -60,7 +62,10 @@ export interface RotationShape {
   readonly heads: number;
   /** Elements of a head, even. */
   readonly dim: number;
-  /** Where pairs lie before; afterwards they are halves. `neighbours` on the CPU alone, up to 1,024 elements a head. Default `halves`. */
+  /**
+   * Where pairs lie before; afterwards they are halves. `neighbours` on the CPU alone, up to 1,024 elements a head.
+   * Default `halves`.
+   */
   readonly pairs?: HeadPairs | undefined;
 }
 

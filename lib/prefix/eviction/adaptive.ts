@@ -1,9 +1,10 @@
-// adaptive: goes by what is likely to be used again, learnt from the workload as it runs (ReuseHistory, ReuseRates). Nodes are
-// in a list for each class of text, oldest first; the one that goes is worth least. Within a class worth may fall or rise with
-// age, so the two ends of each list are compared and nothing else. Before anything is learnt it is LRU.
+// adaptive: goes by what is likely to be used again, learnt from the workload as it runs (ReuseHistory, ReuseRates).
+// Nodes are in a list for each class of text, oldest first; the one that goes is worth least. Within a class worth may
+// fall or rise with age, so the two ends of each list are compared and nothing else. Before anything is learnt it is
+// LRU.
 //
-// Why a leaf: what uses a child uses its parent, so a parent is never worth less than its child in truth; where the estimates
-// disagree, the end of a text below the node found goes instead.
+// Why a leaf: what uses a child uses its parent, so a parent is never worth less than its child in truth; where the
+// estimates disagree, the end of a text below the node found goes instead.
 
 import { enlarged } from '../../base/typed-arrays.js';
 import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory, ReleasedRequest } from './eviction-policy.js';
@@ -12,7 +13,10 @@ import { ReuseHistory } from './reuse-history.js';
 import { ReuseRates } from './reuse-rates.js';
 import { textClass, textClasses, turns, type Turn } from './text-class.js';
 
-/** An eviction policy that learns which texts return, by their age, their uses and the latest requests that used them. The default. */
+/**
+ * An eviction policy that learns which texts return, by their age, their uses and the latest requests that used them.
+ * The default.
+ */
 export function adaptive(): EvictionPolicyFactory {
   return (context) => new Adaptive(context);
 }
@@ -32,7 +36,8 @@ class Adaptive implements EvictionPolicy {
   #request = new Uint8Array(0);
   /** By list, while `victims` looks: the two ends of what it has not looked at, and what the cheaper one is worth. */
   readonly #ends = {
-    older: new Int32Array(textClasses), newer: new Int32Array(textClasses), value: new Float64Array(textClasses), isNewer: new Uint8Array(textClasses),
+    older: new Int32Array(textClasses), newer: new Int32Array(textClasses), value: new Float64Array(textClasses),
+    isNewer: new Uint8Array(textClasses),
   };
   /** Tick of the latest release. */
   #now = 0;
@@ -71,7 +76,8 @@ class Adaptive implements EvictionPolicy {
     let root = node;
     while (parent[root]! >= 0) root = parent[root]!;
     const known = this.#history.note(root, this.#text, tokens, request);
-    for (let above = node; above !== root; above = parent[above]!) { // the leaf first, so that it stays the oldest of them
+    // the leaf first, so that it stays the oldest of them
+    for (let above = node; above !== root; above = parent[above]!) {
       this.#reserve(above);
       if (uses[above]! <= 1) this.#turn[above] = known.turn;
       this.#request[above] = known.ofRequest;
@@ -101,7 +107,10 @@ class Adaptive implements EvictionPolicy {
     return worst;
   }
 
-  /** Goes on from both ends of each list, as `victim` would if what it names were gone; looks at each list once, and then at one a time. */
+  /**
+   * Goes on from both ends of each list, as `victim` would if what it names were gone; looks at each list once, and
+   * then at one a time.
+   */
   victims(leaves: Int32Array): number {
     const first = this.victim();
     if (first < 0) return 0;

@@ -1,5 +1,6 @@
-// CheckedPolicy: an eviction policy that cannot harm the index. It knows which nodes the policy was told of, so that it can tell a victim
-// from nonsense; a policy that throws, or names what is no victim, is replaced by `lru` for good, and reported once.
+// CheckedPolicy: an eviction policy that cannot harm the index. It knows which nodes the policy was told of, so that it
+// can tell a victim from nonsense; a policy that throws, or names what is no victim, is replaced by `lru` for good, and
+// reported once.
 
 import { createError } from '../../base/errors.js';
 import type { EvictionPolicy, NodeView, OfferedText, ReleasedRequest } from './eviction-policy.js';
@@ -138,7 +139,9 @@ export class CheckedPolicy implements EvictionPolicy {
 
   #checked(victim: unknown): number {
     if (typeof victim === 'number' && victim < 0) return -1;
-    if (typeof victim === 'number' && this.#isListed[victim] === 1 && this.#nodes.firstChild[victim] === -1) return victim;
+    if (typeof victim === 'number' && this.#isListed[victim] === 1 && this.#nodes.firstChild[victim] === -1) {
+      return victim;
+    }
     throw refused('`victim` returns a leaf that was added and not removed since, or -1', victim);
   }
 
@@ -146,7 +149,9 @@ export class CheckedPolicy implements EvictionPolicy {
     if (!Number.isInteger(count) || count < 0 || count > leaves.length) {
       throw refused('`victims` returns how many leaves it has written', count);
     }
-    for (let at = 0; at < count; at += 1) if (this.#checked(leaves[at]) < 0) throw refused('`victims` writes leaves', leaves[at]);
+    for (let at = 0; at < count; at += 1) {
+      if (this.#checked(leaves[at]) < 0) throw refused('`victims` writes leaves', leaves[at]);
+    }
     return count;
   }
 
@@ -174,6 +179,7 @@ export class CheckedPolicy implements EvictionPolicy {
 
 function refused(expected: string, received: unknown): Error {
   return createError('KV_INVALID_OPTION', {
-    reason: 'range', owner: 'KvCache', option: 'prefixCache.policy', expected: `a policy whose ${expected}`, received, isReturned: true,
+    reason: 'range', owner: 'KvCache', option: 'prefixCache.policy', expected: `a policy whose ${expected}`, received,
+    isReturned: true,
   });
 }

@@ -1,59 +1,74 @@
-// EvictionPolicy: which cached text goes first when rows are needed. A policy orders the nodes that no sequence uses; the pool tells it
-// which those are and asks for victims. Those of the package have no other means than a user's own. Pure: no clock but the one given.
+// EvictionPolicy: which cached text goes first when rows are needed. A policy orders the nodes that no sequence uses;
+// the pool tells it which those are and asks for victims. Those of the package have no other means than a user's own.
+// Pure: no clock but the one given.
 
 import { createError } from '../../base/errors.js';
 import type { PrefixDomain } from '../domain.js';
 
 /**
- * The pool adds the nodes of a path from the leaf up, so that a node is always more recent than those below it. A policy
- * must never prefer a parent to its child: `victim` is a leaf. All calls take the same time whatever the pool's size, or
- * nearly so.
+ * The pool adds the nodes of a path from the leaf up, so that a node is always more recent than those below it. A
+ * policy must never prefer a parent to its child: `victim` is a leaf. All calls take the same time whatever the pool's
+ * size, or nearly so.
  */
 export interface EvictionPolicy {
   /** The last sequence that used the node is over: it is the most recent. It is in no list of the policy. */
   add(node: number): void;
   /** The node is in use, evicted, or part of its child now. */
   remove(node: number): void;
-  /** `upper` was cut off the front of `lower`, which is in the pool: it goes when `lower` has gone, and before what follows that. */
+  /**
+   * `upper` was cut off the front of `lower`, which is in the pool: it goes when `lower` has gone, and before what
+   * follows that.
+   */
   split(upper: number, lower: number): void;
-  /** A leaf of the pool whose last rows are to go, or -1 when the policy lets none go: it withholds all that is there. */
+  /**
+   * A leaf of the pool whose last rows are to go, or -1 when the policy lets none go: it withholds all that is there.
+   */
   victim(): number;
   /**
-   * Writes leaves of the pool of which any may go now, the victim first, and returns how many: no more than `leaves` has room for. Where a
-   * text has to make way for a new one as a whole, one is chosen whose memory suits that. Default: the victim alone.
+   * Writes leaves of the pool of which any may go now, the victim first, and returns how many: no more than `leaves`
+   * has room for. Where a text has to make way for a new one as a whole, one is chosen whose memory suits that.
+   * Default: the victim alone.
    */
   victims?(leaves: Int32Array): number;
   /**
-   * Whether `victim` does not return the node for now, however short rows are. Asked when a sequence that used it is released, and for those
-   * of which it was true then, again whenever rows are counted: it may become false by itself, not true. Of a node in use: whether it
-   * will be withheld once it is added. Rows of such text do not count as obtainable. Default: no node is.
+   * Whether `victim` does not return the node for now, however short rows are. Asked when a sequence that used it is
+   * released, and for those of which it was true then, again whenever rows are counted: it may become false by itself,
+   * not true. Of a node in use: whether it will be withheld once it is added. Rows of such text do not count as
+   * obtainable. Default: no node is.
    */
   withholds?(node: number): boolean;
   /**
-   * Of a node that it withholds: whether it will do so until a sequence uses the text again. A scheduler's request that lacks memory of such
-   * text alone ends with an error at once; where other text is withheld, it waits. Default: false.
+   * Of a node that it withholds: whether it will do so until a sequence uses the text again. A scheduler's request that
+   * lacks memory of such text alone ends with an error at once; where other text is withheld, it waits. Default: false.
    */
   withholdsForGood?(node: number): boolean;
   /**
-   * With which level, 0 … 255, tiers below the device keep text of requests of a priority level: nothing expires there, and text of the lowest level goes
-   * first. Default: 0, all text is alike.
+   * With which level, 0 … 255, tiers below the device keep text of requests of a priority level: nothing expires there,
+   * and text of the lowest level goes first. Default: 0, all text is alike.
    */
   lastingLevel?(level: number): number;
   /**
-   * Whether text that tiers have is worth more on the device than the victim. Asked for text of which requests with a selection have read, when it would
-   * take the room of other text; it is brought there in the background. Default: no text is brought but for requests.
+   * Whether text that tiers have is worth more on the device than the victim. Asked for text of which requests with a
+   * selection have read, when it would take the room of other text; it is brought there in the background. Default: no
+   * text is brought but for requests.
    */
   isWorthRoom?: ((text: OfferedText) => boolean) | undefined;
-  /** Tokens of that victim, from the start of the text, after which another node may be a better victim; 0: take all of it. */
+  /**
+   * Tokens of that victim, from the start of the text, after which another node may be a better victim; 0: take all of
+   * it.
+   */
   floorTokens?(victim: number): number;
   /**
-   * A sequence of `request` was released whose text ends in `node` and has `tokens` tokens. Those of its nodes that no other sequence uses
-   * have been added.
+   * A sequence of `request` was released whose text ends in `node` and has `tokens` tokens. Those of its nodes that no
+   * other sequence uses have been added.
    */
   observe?(node: number, tokens: number, request: ReleasedRequest): void;
 }
 
-/** What eviction policies see of a request whose sequence was released. One object for all requests, valid during the call. */
+/**
+ * What eviction policies see of a request whose sequence was released. One object for all requests, valid during the
+ * call.
+ */
 export interface ReleasedRequest {
   /** Tokens of its prompt, also of those that were not computed; of a fork those of the request that it comes from. */
   readonly promptTokens: number;
@@ -95,7 +110,10 @@ export interface CachedExtent {
 export interface SelectedExtent {
   /** How many of its tokens they have chosen, on average. Tokens in blocks of which none has chosen count whole. */
   readonly chosenTokens: number;
-  /** How often the text was used, as tiers count it: those uses too for which it was not on the device. Halves now and then, so that it fades. */
+  /**
+   * How often the text was used, as tiers count it: those uses too for which it was not on the device. Halves now and
+   * then, so that it fades.
+   */
   readonly uses: number;
 }
 
@@ -114,7 +132,9 @@ export interface EvictionContext {
   readonly nodes: NodeView;
   /** Copies the tokens [from, to) of the text that ends in `node` into `target` at `start`. Walks up from the node. */
   readonly copyText: (node: number, from: number, to: number, target: Int32Array, start: number) => void;
-  /** What requests with a selection have made of the tokens [from, to) of that text; undefined: none has chosen of them. */
+  /**
+   * What requests with a selection have made of the tokens [from, to) of that text; undefined: none has chosen of them.
+   */
   readonly selected: (node: number, from: number, to: number) => SelectedExtent | undefined;
   /** Rows that hang on a node. */
   readonly rowsOf: (node: number) => number;
@@ -133,7 +153,9 @@ export type EvictionPolicyFactory = (context: EvictionContext) => EvictionPolicy
 export function makePolicy(factory: EvictionPolicyFactory, context: EvictionContext): EvictionPolicy {
   const policy: unknown = factory(context);
   const isPolicy = typeof policy === 'object' && policy !== null
-    && (['add', 'remove', 'split', 'victim'] as const).every((method) => typeof (policy as EvictionPolicy)[method] === 'function');
+    && (['add', 'remove', 'split', 'victim'] as const).every((
+      method,
+    ) => typeof (policy as EvictionPolicy)[method] === 'function');
   if (isPolicy) return policy as EvictionPolicy;
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', owner: 'PrefixIndex', option: 'prefixCache.policy', received: policy, isReturned: true,

@@ -1,21 +1,25 @@
-// importance: the extent of text that is worth least goes first: the number of its important tokens × the uses of its text. Important are those that
-// selections chose, or what a function of the user's says; where neither says anything all are, so that what counts is how many tokens a row gives to
-// how many requests. Text of which selections have read is ranked by all of its uses, those from tiers too, and comes to the device by the same score
-// (IMPRESS, FAST'25). Ranks age as those of lfu do: what was popular once and is not any more is overtaken.
+// importance: the extent of text that is worth least goes first: the number of its important tokens × the uses of its
+// text. Important are those that selections chose, or what a function of the user's says; where neither says anything
+// all are, so that what counts is how many tokens a row gives to how many requests. Text of which selections have read
+// is ranked by all of its uses, those from tiers too, and comes to the device by the same score (IMPRESS, FAST'25).
+// Ranks age as those of lfu do: what was popular once and is not any more is overtaken.
 //
 // Why a leaf: nodes with children are set aside when they come up, and return to the heap when a child goes.
 
 import { callable, integer, optional, readOptions, withDefault } from '../../base/options.js';
 import { ScoreHeap } from '../../base/score-heap.js';
-import type { CachedExtent, EvictionContext, EvictionPolicy, EvictionPolicyFactory, OfferedText } from './eviction-policy.js';
+import type {
+  CachedExtent, EvictionContext, EvictionPolicy, EvictionPolicyFactory, OfferedText,
+} from './eviction-policy.js';
 
 /** Options of `importance`. */
 export interface ImportanceEvictionOptions {
   /** Tokens of an extent, what is valued and evicted as one, 1 … 65,536: about the tokens of a row. Default 64. */
   readonly extentTokens?: number | undefined;
   /**
-   * How many tokens of an extent are important, 0 or more: asked when the text's last request has ended, and when the text loses its end. A
-   * hint. Default: those that requests with a selection have chosen, on average; all of them where none has.
+   * How many tokens of an extent are important, 0 or more: asked when the text's last request has ended, and when the
+   * text loses its end. A hint. Default: those that requests with a selection have chosen, on average; all of them
+   * where none has.
    */
   readonly importantTokens?: ((extent: CachedExtent) => number) | undefined;
 }
@@ -25,7 +29,10 @@ const spec = {
   importantTokens: optional(callable<(extent: CachedExtent) => number>()),
 };
 
-/** An eviction policy: what has the fewest important tokens × uses goes first. Throws KV_UNKNOWN_OPTION and KV_INVALID_OPTION. */
+/**
+ * An eviction policy: what has the fewest important tokens × uses goes first. Throws KV_UNKNOWN_OPTION and
+ * KV_INVALID_OPTION.
+ */
 export function importance(options?: ImportanceEvictionOptions): EvictionPolicyFactory {
   const { extentTokens, importantTokens } = readOptions('importance', options, spec);
   return (context) => new Importance(context, extentTokens, importantTokens);
@@ -44,7 +51,9 @@ class Importance implements EvictionPolicy {
   readonly #rankedTo = new Map<number, number>();
   #age = 0;
 
-  constructor(context: EvictionContext, extentTokens: number, importantTokens: ((extent: CachedExtent) => number) | undefined) {
+  constructor(
+    context: EvictionContext, extentTokens: number, importantTokens: ((extent: CachedExtent) => number) | undefined,
+  ) {
     this.#context = context;
     this.#extentTokens = extentTokens;
     this.#importantTokens = importantTokens;
@@ -85,11 +94,15 @@ class Importance implements EvictionPolicy {
     return from[node]! + Math.max(0, Math.ceil(tokens / this.#extentTokens) - 1) * this.#extentTokens;
   }
 
-  /** Whether an extent of the text is worth more, on average, than what goes first. Age says nothing here: of equals, and of what is old, none goes for it. */
+  /**
+   * Whether an extent of the text is worth more, on average, than what goes first. Age says nothing here: of equals,
+   * and of what is old, none goes for it.
+   */
   #isAboveLowest({ tokens, chosenTokens, uses }: OfferedText): boolean {
     const node = this.#lowest();
     const extents = Math.max(1, tokens / this.#extentTokens);
-    return node !== undefined && chosenTokens / extents * uses > this.#worthOf(node, this.floorTokens(node), this.#context.nodes.to[node]!);
+    return node !== undefined
+      && chosenTokens / extents * uses > this.#worthOf(node, this.floorTokens(node), this.#context.nodes.to[node]!);
   }
 
   /** The leaf that scores least. */
@@ -118,7 +131,8 @@ class Importance implements EvictionPolicy {
     const onDevice = this.#context.nodes.uses[node]!;
     if (this.#importantTokens === undefined) {
       const selected = this.#context.selected(node, from, to);
-      return selected === undefined ? (to - from) * onDevice : selected.chosenTokens * Math.max(selected.uses, onDevice);
+      return selected === undefined ? (to - from) * onDevice
+        : selected.chosenTokens * Math.max(selected.uses, onDevice);
     }
     const tokens = this.#importantTokens({ from, to, copyText: () => this.#textOf(node, to) });
     return (tokens >= 0 ? Math.min(tokens, to - from) : 0) * onDevice;

@@ -1,10 +1,10 @@
-// lfu: what was used least often goes first, with dynamic ageing (LFU-DA: Arlitt, Cherkasova, Dilley, Friedrich and Jin 1999;
-// GreedyDual-Size-Frequency with rows of equal size and cost). A node ranks by its uses plus the age of the pool, which is the
-// rank of what was evicted last: what was popular once and is not any more is overtaken. One list per rank, each oldest first,
-// in a ring, because ranks lie in [age, age + highest count].
+// lfu: what was used least often goes first, with dynamic ageing (LFU-DA: Arlitt, Cherkasova, Dilley, Friedrich and Jin
+// 1999; GreedyDual-Size-Frequency with rows of equal size and cost). A node ranks by its uses plus the age of the pool,
+// which is the rank of what was evicted last: what was popular once and is not any more is overtaken. One list per
+// rank, each oldest first, in a ring, because ranks lie in [age, age + highest count].
 //
-// Why a leaf comes first: a parent has at least the uses of its child and was added after it, at the same age or a later one,
-// so its rank is not lower; and at the same rank it is newer.
+// Why a leaf comes first: a parent has at least the uses of its child and was added after it, at the same age or a
+// later one, so its rank is not lower; and at the same rank it is newer.
 
 import { integer, readOptions, withDefault } from '../../base/options.js';
 import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory } from './eviction-policy.js';
@@ -13,8 +13,8 @@ import { NodeLists } from './node-lists.js';
 /** Options of `lfu`. */
 export interface LeastFrequentlyUsedOptions {
   /**
-   * Uses beyond this many count no more, 1 … 255. It bounds the time to find a victim, and how long a text that was popular
-   * once can outlive its last use. Default 15, what the four-bit counters of TinyLFU hold.
+   * Uses beyond this many count no more, 1 … 255. It bounds the time to find a victim, and how long a text that was
+   * popular once can outlive its last use. Default 15, what the four-bit counters of TinyLFU hold.
    */
   readonly countedUses?: number;
 }

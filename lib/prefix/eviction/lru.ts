@@ -1,5 +1,5 @@
-// lru: what was used longest ago goes first, and of one text the end first. One list of nodes; since a path is added from
-// its leaf up, the oldest node is always a leaf.
+// lru: what was used longest ago goes first, and of one text the end first. One list of nodes; since a path is added
+// from its leaf up, the oldest node is always a leaf.
 
 import type { EvictionPolicy, EvictionPolicyFactory, NodeView } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';

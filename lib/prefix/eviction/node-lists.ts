@@ -1,5 +1,6 @@
-// NodeLists: nodes in doubly linked lists, oldest first, without an object per node. A node is in one list at most. Adding,
-// removing and asking for the oldest take the same time whatever the length. Eviction policies are made of these.
+// NodeLists: nodes in doubly linked lists, oldest first, without an object per node. A node is in one list at most.
+// Adding, removing and asking for the oldest take the same time whatever the length. Eviction policies are made of
+// these.
 
 import { enlarged } from '../../base/typed-arrays.js';
 
@@ -46,8 +47,8 @@ export class NodeLists {
   }
 
   /**
-   * Writes a leaf that is the oldest of its list, and the leaves that are the next newer there; returns how many: 0 for no leaf (-1). Looks
-   * at four times as many nodes as `leaves` has room for, at most.
+   * Writes a leaf that is the oldest of its list, and the leaves that are the next newer there; returns how many: 0 for
+   * no leaf (-1). Looks at four times as many nodes as `leaves` has room for, at most.
    */
   leavesBeside(leaf: number, firstChild: Int32Array, leaves: Int32Array): number {
     let count = 0;

@@ -1,11 +1,12 @@
-// priority: requests have levels, and what only low ones used goes first: the system prompts of agents outlast passing texts.
-// First goes what has expired, then the lowest level, and within a level what was used longest ago. Levels from `pinnedLevel`
-// on never go before they expire, as long as they take no more than their share of the budget: beyond it the pins of the lowest
-// level that were used longest ago end, and their text goes after that of all lower levels. Time comes from the caller's clock.
+// priority: requests have levels, and what only low ones used goes first: the system prompts of agents outlast passing
+// texts. First goes what has expired, then the lowest level, and within a level what was used longest ago. Levels from
+// `pinnedLevel` on never go before they expire, as long as they take no more than their share of the budget: beyond it
+// the pins of the lowest level that were used longest ago end, and their text goes after that of all lower levels. Time
+// comes from the caller's clock.
 //
-// Why a leaf comes first: a parent has at least the level of its child and is added after it, so the oldest node of the lowest
-// level is a leaf, and pins end from the leaf up. Lifetimes may break that order: an expired node that still has children waits in
-// a list of its own until one of them is gone.
+// Why a leaf comes first: a parent has at least the level of its child and is added after it, so the oldest node of the
+// lowest level is a leaf, and pins end from the leaf up. Lifetimes may break that order: an expired node that still has
+// children waits in a list of its own until one of them is gone.
 //
 // Rows of pinned nodes are counted when they are added, and again after they were split or joined.
 
@@ -19,13 +20,14 @@ export interface PriorityOptions {
   /** Texts of this level and higher are pinned: they leave the pool only when they expire. Default 256: none. */
   readonly pinnedLevel?: number;
   /**
-   * Share of the memory budget, 0 … 1, that pinned text which no sequence uses may take; of the budget as it is at the moment, of each cache where
-   * several have one pool. Above it the pins that were used longest ago end, those of the lowest level first. Default 0.5.
+   * Share of the memory budget, 0 … 1, that pinned text which no sequence uses may take; of the budget as it is at the
+   * moment, of each cache where several have one pool. Above it the pins that were used longest ago end, those of the
+   * lowest level first. Default 0.5.
    */
   readonly pinnedShare?: number;
   /**
-   * How long after its last use a text of a level expires, in ms; Infinity: never. Asked once for each level. Needs `now`.
-   * Default: nothing expires.
+   * How long after its last use a text of a level expires, in ms; Infinity: never. Asked once for each level. Needs
+   * `now`. Default: nothing expires.
    */
   readonly lifetimeMs?: (level: number) => number;
   /** The clock, in ms; it never goes back. */
@@ -41,7 +43,10 @@ const spec = {
   now: optional(callable<() => number>()),
 };
 
-/** An eviction policy: the lowest `priority` of `acquire` goes first, then what has expired, then the least recently used. */
+/**
+ * An eviction policy: the lowest `priority` of `acquire` goes first, then what has expired, then the least recently
+ * used.
+ */
 export function priority(options?: PriorityOptions): EvictionPolicyFactory {
   const { pinnedLevel, pinnedShare, lifetimeMs, now } = readOptions('priority', options, spec);
   const pins = { level: pinnedLevel, share: pinnedShare };
@@ -55,7 +60,10 @@ export function priority(options?: PriorityOptions): EvictionPolicyFactory {
   return (context) => new Priority(context, pins, lifetimes, () => checkTime(clock(), 'priority', 'now'));
 }
 
-/** Expired nodes: those that may go, and those that had children when they were looked at. Behind the lists of the levels. */
+/**
+ * Expired nodes: those that may go, and those that had children when they were looked at. Behind the lists of the
+ * levels.
+ */
 const expired = levels;
 const waiting = levels + 1;
 /** Nodes whose pins have ended. */
@@ -86,7 +94,9 @@ class Priority implements EvictionPolicy {
   /** Absent where no level is pinned: nothing is withheld then, and nothing looked at. */
   readonly withholds?: (node: number) => boolean;
 
-  constructor(context: EvictionContext, { level, share }: Pins, lifetimesMs: Float64Array | undefined, now: () => number) {
+  constructor(
+    context: EvictionContext, { level, share }: Pins, lifetimesMs: Float64Array | undefined, now: () => number,
+  ) {
     const { nodes } = context;
     this.#context = context;
     this.#nodes = nodes;
@@ -99,7 +109,9 @@ class Priority implements EvictionPolicy {
 
   add(node: number): void {
     const level = this.#nodes.level[node]!;
-    if (!this.#levels.includes(level)) this.#levels.splice(this.#levels.filter((lower) => lower < level).length, 0, level);
+    if (!this.#levels.includes(level)) {
+      this.#levels.splice(this.#levels.filter((lower) => lower < level).length, 0, level);
+    }
     this.#lists.add(node, level);
     this.#stamp(node, this.#now());
     if (level >= this.#pinnedLevel) this.#count(node);
@@ -163,18 +175,25 @@ class Priority implements EvictionPolicy {
     if (level < this.#pinnedLevel) return false;
     this.#keepShare();
     const list = this.#lists.listOf(node);
-    if (list < 0) return this.#lifetimesMs === undefined || this.#lifetimesMs[level]! > 0; // in use: its lifetime begins when it is added
-    return list === level && (this.#lifetimesMs === undefined || this.#usedMs[node]! > this.#now() - this.#lifetimesMs[level]!);
+    // in use: its lifetime begins when it is added
+    if (list < 0) return this.#lifetimesMs === undefined || this.#lifetimesMs[level]! > 0;
+    return list === level
+      && (this.#lifetimesMs === undefined || this.#usedMs[node]! > this.#now() - this.#lifetimesMs[level]!);
   }
 
-  /** Ends pins, those of the lowest level first, of these the oldest, until the others take no more than their share. */
+  /**
+   * Ends pins, those of the lowest level first, of these the oldest, until the others take no more than their share.
+   */
   #keepShare(): void {
-    for (let node = this.#joined.pop(); node !== undefined; node = this.#joined.pop()) if (this.#isCounted(node)) this.#count(node);
+    for (let node = this.#joined.pop(); node !== undefined; node = this.#joined.pop()) {
+      if (this.#isCounted(node)) this.#count(node);
+    }
     if (this.#pinnedShare === 1) return;
     const mostRows = this.#pinnedShare * this.#context.budgetRows();
     for (const level of this.#levels) {
       if (level < this.#pinnedLevel) continue;
-      for (let node = this.#lists.oldest(level); node >= 0 && this.#pinnedRows > mostRows; node = this.#lists.oldest(level)) {
+      for (let node = this.#lists.oldest(level); node >= 0 && this.#pinnedRows > mostRows;
+          node = this.#lists.oldest(level)) {
         this.#lists.remove(node);
         this.#lists.add(node, unpinned);
         this.#uncount(node);
@@ -203,7 +222,8 @@ class Priority implements EvictionPolicy {
     const nowMs = this.#now();
     for (const level of this.#levels) {
       const limitMs = nowMs - lifetimesMs[level]!;
-      for (let node = this.#lists.oldest(level); node >= 0 && this.#usedMs[node]! <= limitMs; node = this.#lists.oldest(level)) {
+      for (let node = this.#lists.oldest(level); node >= 0 && this.#usedMs[node]! <= limitMs;
+          node = this.#lists.oldest(level)) {
         this.#lists.remove(node);
         this.#lists.add(node, expired);
         this.#uncount(node);
@@ -212,7 +232,9 @@ class Priority implements EvictionPolicy {
   }
 
   #stamp(node: number, ms: number): void {
-    if (node >= this.#usedMs.length) this.#usedMs = enlarged(this.#usedMs, Math.max(64, node + 1, 2 * this.#usedMs.length));
+    if (node >= this.#usedMs.length) {
+      this.#usedMs = enlarged(this.#usedMs, Math.max(64, node + 1, 2 * this.#usedMs.length));
+    }
     this.#usedMs[node] = ms;
   }
 }

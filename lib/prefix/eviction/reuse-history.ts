@@ -1,9 +1,10 @@
-// ReuseHistory: which of the texts released lately came back, whether their rows were kept or not. It knows a text, or another that
-// begins as it did, again by a hash at a few places (SeenTexts); and ReuseRates learns of each piece how old it is and when it is used.
-// Holds no tokens. What is evicted does not matter here, and that keeps what is learnt free of what the policy decided before.
+// ReuseHistory: which of the texts released lately came back, whether their rows were kept or not. It knows a text, or
+// another that begins as it did, again by a hash at a few places (SeenTexts); and ReuseRates learns of each piece how
+// old it is and when it is used. Holds no tokens. What is evicted does not matter here, and that keeps what is learnt
+// free of what the policy decided before.
 //
-// A place is a length of one or one and a half times a power of two: two texts that agree to some length share the places
-// up to it, wherever a text was cut. Of each text the places in its last 31/32 count, about ten.
+// A place is a length of one or one and a half times a power of two: two texts that agree to some length share the
+// places up to it, wherever a text was cut. Of each text the places in its last 31/32 count, about ten.
 
 import type { ReleasedRequest } from './eviction-policy.js';
 import { ageBuckets, type ReuseRates } from './reuse-rates.js';
@@ -51,8 +52,8 @@ export class ReuseHistory {
   }
 
   /**
-   * A sequence of `request` was released that had text[0, tokens). Texts of different roots are different texts: tenants do not share.
-   * The result is valid until the next call.
+   * A sequence of `request` was released that had text[0, tokens). Texts of different roots are different texts:
+   * tenants do not share. The result is valid until the next call.
    */
   note(root: number, text: Int32Array, tokens: number, request: ReleasedRequest): KnownText {
     this.#now += 1;

@@ -1,11 +1,12 @@
-// ReuseRates: how often cached text is used again, learnt from what was: for each class of text and each age, which is the number of
-// releases since its last use, a rate per release; and from those what a row of such text is worth. Counts fade, so that it follows a
-// workload that changes. It allocates nothing once it is made, whatever it learns.
+// ReuseRates: how often cached text is used again, learnt from what was: for each class of text and each age, which is
+// the number of releases since its last use, a rate per release; and from those what a row of such text is worth.
+// Counts fade, so that it follows a workload that changes. It allocates nothing once it is made, whatever it learns.
 //
-// Few events have to be enough, so what is known of fewer texts starts from what is known of more. All texts start from "the rate is one
-// over the age", where the oldest goes first as in LRU, and their rates never rise with age. Of that, each group of classes that have a
-// trait in common has a multiple, at all ages and at each (GroupFactors); the rate of a class is the product of those of its groups,
-// and then a multiple of its own, at all ages and at each. Everywhere `trust` events weigh as much as what they start from.
+// Few events have to be enough, so what is known of fewer texts starts from what is known of more. All texts start from
+// "the rate is one over the age", where the oldest goes first as in LRU, and their rates never rise with age. Of that,
+// each group of classes that have a trait in common has a multiple, at all ages and at each (GroupFactors); the rate of
+// a class is the product of those of its groups, and then a multiple of its own, at all ages and at each. Everywhere
+// `trust` events weigh as much as what they start from.
 
 import { classGroupings, textClasses } from './text-class.js';
 
@@ -14,9 +15,13 @@ export const ageBuckets = 14;
 
 const cells = textClasses * ageBuckets;
 
-/** Events that count as much as what is known otherwise: with 4, half a dozen reuses change a rate, and one does not. */
+/**
+ * Events that count as much as what is known otherwise: with 4, half a dozen reuses change a rate, and one does not.
+ */
 const trust = 4;
-/** Releases after which a count weighs half: enough for some hundred reuses, few enough to follow the hours of a day. */
+/**
+ * Releases after which a count weighs half: enough for some hundred reuses, few enough to follow the hours of a day.
+ */
 const halfLife = 512;
 /** Releases between two looks at the same counts, a small part of the half-life. Groups and classes take turns. */
 const fitEvery = 32;
@@ -63,7 +68,9 @@ export class ReuseRates {
     if (!Number.isInteger(turn)) return;
     if (turn === 0) this.#startAgain();
     this.#groups[turn]!.refine(this.#rates, this.#reuses, this.#exposure);
-    for (let start = (turn * cells) / turns; start < ((turn + 1) * cells) / turns; start += ageBuckets) this.#fitClass(start);
+    for (let start = (turn * cells) / turns; start < ((turn + 1) * cells) / turns; start += ageBuckets) {
+      this.#fitClass(start);
+    }
   }
 
   /** Text of a class comes to an age; `weight` is what share of a prompt it is. */
@@ -81,7 +88,10 @@ export class ReuseRates {
     if (isReused) this.#reuses[at]! += weight;
   }
 
-  /** What a row of such text is worth: the most reuses per release that keeping it for some time can be expected to bring. */
+  /**
+   * What a row of such text is worth: the most reuses per release that keeping it for some time can be expected to
+   * bring.
+   */
   value(ofClass: number, age: number): number {
     const place = Math.min(ageBuckets - 1, Math.max(0, Math.log2(Math.max(1, age)) - 0.5));
     const low = Math.min(ageBuckets - 2, Math.floor(place));
@@ -128,9 +138,9 @@ export class ReuseRates {
   }
 
   /**
-   * The value at each age: of all times that the text may be kept, the best ratio of the chance of a reuse to the time in
-   * the pool that it takes (the hit density of LHD, Beckmann, Chen and Cidon 2018; a Gittins index). Where rates fall
-   * with age it is the rate itself; text that returns after a fixed time is worth more the nearer that time comes.
+   * The value at each age: of all times that the text may be kept, the best ratio of the chance of a reuse to the time
+   * in the pool that it takes (the hit density of LHD, Beckmann, Chen and Cidon 2018; a Gittins index). Where rates
+   * fall with age it is the rate itself; text that returns after a fixed time is worth more the nearer that time comes.
    */
   #writeValues(start: number): void {
     const rates = this.#own;
@@ -202,8 +212,9 @@ class AllTexts {
 }
 
 /**
- * How much more often texts of a group of cells (some classes, at one age or at all) are used again than their other groups say. Each
- * `refine` is a step of coordinate ascent to the most likely factors, given the counts and `trust` events that say 1.
+ * How much more often texts of a group of cells (some classes, at one age or at all) are used again than their other
+ * groups say. Each `refine` is a step of coordinate ascent to the most likely factors, given the counts and `trust`
+ * events that say 1.
  */
 class GroupFactors {
   /** By cell. */
@@ -214,7 +225,8 @@ class GroupFactors {
   readonly #expected: Float64Array;
 
   constructor(groupOf: (ofClass: number, age: number) => number) {
-    this.#groupOf = Uint8Array.from({ length: cells }, (_, at) => groupOf(Math.floor(at / ageBuckets), at % ageBuckets));
+    this.#groupOf = Uint8Array.from(
+      { length: cells }, (_, at) => groupOf(Math.floor(at / ageBuckets), at % ageBuckets));
     const groups = 1 + this.#groupOf.reduce((most, group) => Math.max(most, group), 0);
     this.#factors = new Float64Array(groups).fill(1);
     this.#changes = new Float64Array(groups);

@@ -1,9 +1,11 @@
-// SeenTexts: how much of a text begins as some text did that was seen lately, and whether a prompt ended there, whatever has been evicted
-// since. It remembers hashes at marks, which are lengths at most 256 tokens or a 128th of the text apart. One pass over a text also gives
-// the hashes at its places, where ReuseHistory knows it again. Holds no tokens, and as much memory as when it was made.
+// SeenTexts: how much of a text begins as some text did that was seen lately, and whether a prompt ended there,
+// whatever has been evicted since. It remembers hashes at marks, which are lengths at most 256 tokens or a 128th of the
+// text apart. One pass over a text also gives the hashes at its places, where ReuseHistory knows it again. Holds no
+// tokens, and as much memory as when it was made.
 //
-// Behind the first tokens only every fourth is hashed: texts that differ differ in more, and a mistake costs a bad guess. The hash
-// starts from a seed of the cache's own, as JavaScript's Map has none for numbers: else clients could fill one of its buckets.
+// Behind the first tokens only every fourth is hashed: texts that differ differ in more, and a mistake costs a bad
+// guess. The hash starts from a seed of the cache's own, as JavaScript's Map has none for numbers: else clients could
+// fill one of its buckets.
 
 import { mix32, Random } from '../../base/random.js';
 
@@ -18,7 +20,9 @@ const endTokens = 512;
 const markCapacity = 2 ** 18;
 
 export class SeenTexts {
-  /** Of the text that was read last: tokens of its prompt that some earlier text began with, up to a mark. Read only. */
+  /**
+   * Of the text that was read last: tokens of its prompt that some earlier text began with, up to a mark. Read only.
+   */
   seenTokens = 0;
   /** Whether a prompt, or the answer to it, ended there. Read only. */
   isEnd = false;
@@ -36,7 +40,10 @@ export class SeenTexts {
     this.#seeds = [random.integer(2 ** 32), random.integer(2 ** 32)];
   }
 
-  /** Reads text[0, tokens), of which the first `promptTokens` are a prompt. Texts of different roots are different texts. */
+  /**
+   * Reads text[0, tokens), of which the first `promptTokens` are a prompt. Texts of different roots are different
+   * texts.
+   */
   read(root: number, text: Int32Array, tokens: number, promptTokens: number): void {
     let low = mix32(root, this.#seeds[0]);
     let high = mix32(root, this.#seeds[1]);
@@ -76,7 +83,9 @@ export class SeenTexts {
     this.#marks[at] = (high & ~1) | (wasEnd || mark + endTokens > promptTokens ? 1 : 0);
   }
 
-  /** 53 bits of the hash: in some ten thousand million requests one place is taken for another, which costs a bad guess. */
+  /**
+   * 53 bits of the hash: in some ten thousand million requests one place is taken for another, which costs a bad guess.
+   */
   #notePlace(low: number, high: number, place: number): void {
     this.place[this.places] = place;
     this.hash[this.places] = (low >>> 0) * 2 ** 21 + (high >>> 11);

@@ -1,10 +1,10 @@
-// slru: segmented LRU (Karedla, Love and Wherry 1994). What has been used once waits on probation, what has been used again is
-// protected; probation goes first. A flood of texts that never return then passes through probation and costs the
-// protected nothing. When rows have to go and the protected have more than their share of the pool, their oldest go back on probation as
-// its newest.
+// slru: segmented LRU (Karedla, Love and Wherry 1994). What has been used once waits on probation, what has been used
+// again is protected; probation goes first. A flood of texts that never return then passes through probation and costs
+// the protected nothing. When rows have to go and the protected have more than their share of the pool, their oldest go
+// back on probation as its newest.
 //
-// Why a leaf comes first: a parent has at least the uses of its child and is added after it, so it is in the same list and
-// newer, or protected while the child is not; and of the protected the child is sent back before its parent.
+// Why a leaf comes first: a parent has at least the uses of its child and is added after it, so it is in the same list
+// and newer, or protected while the child is not; and of the protected the child is sent back before its parent.
 
 import { number, readOptions, withDefault } from '../../base/options.js';
 import { enlarged } from '../../base/typed-arrays.js';
@@ -75,7 +75,9 @@ class SegmentedLru implements EvictionPolicy {
   }
 
   #count(node: number, list: number): void {
-    if (node >= this.#tokens.length) this.#tokens = enlarged(this.#tokens, Math.max(64, node + 1, 2 * this.#tokens.length));
+    if (node >= this.#tokens.length) {
+      this.#tokens = enlarged(this.#tokens, Math.max(64, node + 1, 2 * this.#tokens.length));
+    }
     this.#tokens[node] = this.#nodes.to[node]! - this.#nodes.from[node]!;
     this.#listTokens[list]! += this.#tokens[node]!;
   }

@@ -1,5 +1,6 @@
-// Classes of text: texts that are used again at different rates, as far as an eviction policy can tell. A class is the kind of text, by its
-// uses, and two traits of the latest request that used it: how many tokens of its prompt were new, and how long its answer was.
+// Classes of text: texts that are used again at different rates, as far as an eviction policy can tell. A class is the
+// kind of text, by its uses, and two traits of the latest request that used it: how many tokens of its prompt were new,
+// and how long its answer was.
 
 /** How a request begins: with nothing that was seen before, where a text ended, or somewhere in a text. */
 export const turns = { first: 0, continues: 1, branches: 2 } as const;
@@ -30,7 +31,10 @@ export function textClass(uses: number, turn: Turn, ofRequest: number): number {
   return kindOf(uses, turn) * requestClasses + ofRequest;
 }
 
-/** What is learnt of many classes together: by kind, by new tokens, by answer, by both. Of each grouping the group of each class. */
+/**
+ * What is learnt of many classes together: by kind, by new tokens, by answer, by both. Of each grouping the group of
+ * each class.
+ */
 export const classGroupings: readonly Uint8Array[] = [
   groupsBy((ofClass) => Math.floor(ofClass / requestClasses)),
   groupsBy((ofClass) => Math.floor((ofClass % requestClasses) / answerLevels)),

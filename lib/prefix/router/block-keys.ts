@@ -1,10 +1,11 @@
-// BlockKey: names a block of tokens together with everything before it, so that a router that knows the keys of a prompt's blocks knows
-// how much of it a cache has: hash(key of the block before, own tokens and items); the first block's parent is a hash of the domain, each
-// part in a place of its own. The same in every process. 64 bits, for routers: a collision sends a request to the wrong cache, which
-// compares tokens and misses. It hides nothing; tiers/block-keys.ts has the kind for stores outside.
+// BlockKey: names a block of tokens together with everything before it, so that a router that knows the keys of a
+// prompt's blocks knows how much of it a cache has: hash(key of the block before, own tokens and items); the first
+// block's parent is a hash of the domain, each part in a place of its own. The same in every process. 64 bits, for
+// routers: a collision sends a request to the wrong cache, which compares tokens and misses. It hides nothing;
+// tiers/block-keys.ts has the kind for stores outside.
 //
-// The hash is MurmurHash3_x86_128 (Austin Appleby, public domain, https://github.com/aappleby/smhasher), of which the first two
-// words count. Pure.
+// The hash is MurmurHash3_x86_128 (Austin Appleby, public domain, https://github.com/aappleby/smhasher), of which the
+// first two words count. Pure.
 
 import { enlarged } from '../../base/typed-arrays.js';
 import { domainParts, type PrefixDomainParts } from '../domain.js';
@@ -17,18 +18,23 @@ export interface BlockKey {
 }
 
 const itemMark = -1;
-/** In front of a number whose item has been forgotten: no new prompt has that number, so no key need ever equal this one. */
+/**
+ * In front of a number whose item has been forgotten: no new prompt has that number, so no key need ever equal this
+ * one.
+ */
 const forgottenMark = -2;
 
 /**
- * What the keys of cached blocks are made of, written as 32-bit words in one canonical way: different contents never give the same
- * words, so two keys are equal by a collision of their hash or not at all. Both kinds of keys use it: the fast ones here and the
- * collision-resistant ones for stores outside. The format is part of both keys' versions.
+ * What the keys of cached blocks are made of, written as 32-bit words in one canonical way: different contents never
+ * give the same words, so two keys are equal by a collision of their hash or not at all. Both kinds of keys use it: the
+ * fast ones here and the collision-resistant ones for stores outside. The format is part of both keys' versions.
  *
  *   string   length in UTF-16 code units, then two units a word, the first in the low half
  *   domain   for namespace, tenant, salt and adapter in this order: 0, or 1 and the string
- *   block    number of tokens, then per token its id, or per run of positions that an item covers −1, 1 where the item starts
- *            and 0 where it goes on, the positions, and the item's name; its offset in the block is where the run stands
+ *   block    number of tokens, then per token its id, or per run of positions that an item covers −1, 1 where the item
+ *   starts
+ *            and 0 where it goes on, the positions, and the item's name; its offset in the block is where the run
+ *            stands
  */
 export class KeyWords {
   #words = new Int32Array(64);
@@ -122,13 +128,17 @@ export function domainKey(domain: PrefixDomainParts): BlockKey {
 }
 
 /** The key of text[start, start + count), a block behind that of `parent`. */
-export function blockKey(parent: BlockKey, text: Int32Array, start: number, count: number, names?: ItemNames): BlockKey {
+export function blockKey(
+  parent: BlockKey, text: Int32Array, start: number, count: number, names?: ItemNames,
+): BlockKey {
   scratch.clear().add(parent.low).add(parent.high).addBlock(text, start, count, names);
   return hashWords(scratch.words, scratch.count, blockSeed);
 }
 
 /** The keys of all whole blocks of a text. */
-export function blockKeys(domain: PrefixDomainParts, text: Int32Array, blockTokens: number, names?: ItemNames): BlockKey[] {
+export function blockKeys(
+  domain: PrefixDomainParts, text: Int32Array, blockTokens: number, names?: ItemNames,
+): BlockKey[] {
   const keys: BlockKey[] = [];
   let parent = domainKey(domain);
   for (let start = 0; start + blockTokens <= text.length; start += blockTokens) {
@@ -152,7 +162,9 @@ const c2 = 0xab0e9789;
 const c3 = 0x38b34ae5;
 const c4 = 0xa1e38b93;
 
-/** The first 64 bits of the hash of the first `count` words' bytes, least significant first: `low` is its first word. */
+/**
+ * The first 64 bits of the hash of the first `count` words' bytes, least significant first: `low` is its first word.
+ */
 export function hashWords(words: Int32Array, count: number, seed: number): BlockKey {
   let h1 = seed;
   let h2 = seed;

@@ -1,15 +1,16 @@
-// StoredBlocks: which blocks of tokens a match would find, by their keys, and what of that has changed since the last question. A
-// router that applies the changes in order knows at any time how much of a prompt is cached here. Made only for routers: it keeps a key
-// per block, computed when its last token is committed. Reads the index, changes nothing.
+// StoredBlocks: which blocks of tokens a match would find, by their keys, and what of that has changed since the last
+// question. A router that applies the changes in order knows at any time how much of a prompt is cached here. Made only
+// for routers: it keeps a key per block, computed when its last token is committed. Reads the index, changes nothing.
 //
-// A block belongs to the node that has its last token, so that one that several texts share exists once and goes with the last
-// of them. Tokens at the end of a running sequence's text that lie in no row are not found, and their blocks not stored.
+// A block belongs to the node that has its last token, so that one that several texts share exists once and goes with
+// the last of them. Tokens at the end of a running sequence's text that lie in no row are not found, and their blocks
+// not stored.
 
 import type { PrefixDomain } from '../domain.js';
 import type { IndexedTexts, PrefixIndex } from '../prefix-index.js';
 import type { TextListener } from '../prefix-tree.js';
 import type { ItemNames } from '../prompt-encoder.js';
-import { dropReasons, type DropReason } from '../dropped-rows.js';
+import { dropReasons, type DropReason } from '../row-ledger.js';
 import { blockKey, domainKey, type BlockKey } from './block-keys.js';
 
 /** Blocks that can be found from now on, one behind the other. */
@@ -148,7 +149,8 @@ export class StoredBlocks implements TextListener {
     const above = this.#blocks[upper]!;
     const blocks = this.#blocks[lower]!;
     const isStored = above.stored === above.keys.length;
-    if (!isStored) this.#unstore(blocks, 0, 'evicted'); // what lies behind is found again, or not, with what lies before
+    // what lies behind is found again, or not, with what lies before
+    if (!isStored) this.#unstore(blocks, 0, 'evicted');
     this.#blocks[lower] = { keys: above.keys.concat(blocks.keys), stored: above.stored + blocks.stored };
     this.#forget(upper);
     this.#change(lower);
@@ -196,7 +198,8 @@ export class StoredBlocks implements TextListener {
     blocks.stored = found;
     this.#count += keys.length;
     stored.push({
-      domain: this.#texts.roots.domainOf(node), parent: start === 0 ? undefined : this.#keyBefore(node, start), keys, from: start,
+      domain: this.#texts.roots.domainOf(node), parent: start === 0 ? undefined : this.#keyBefore(node, start), keys,
+      from: start,
       tokens: includesTokens ? this.#copy(node, start, keys.length * blockTokens) : undefined,
     });
   }

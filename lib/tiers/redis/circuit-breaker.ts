@@ -1,9 +1,10 @@
-// CircuitBreaker: keeps requests from waiting for a store that fails. Closed, all pass. After some failures in a row it opens, and all
-// are refused at once; after a cool-down, which doubles with each failed probe, it asks the store itself (`probe`), so that no request
-// pays for finding out. When the probe is answered it is half-open: one request at a time passes, the first that succeeds closes it, and
-// the first that fails opens it again. It owns one timer, which keeps no process alive.
+// CircuitBreaker: keeps requests from waiting for a store that fails. Closed, all pass. After some failures in a row it
+// opens, and all are refused at once; after a cool-down, which doubles with each failed probe, it asks the store itself
+// (`probe`), so that no request pays for finding out. When the probe is answered it is half-open: one request at a time
+// passes, the first that succeeds closes it, and the first that fails opens it again. It owns one timer, which keeps no
+// process alive.
 
-import type { LoadClock } from '../load-clock.js';
+import type { LoadClock } from '../load-estimate.js';
 
 export type BreakerState = 'closed' | 'open' | 'half-open';
 
@@ -66,7 +67,9 @@ export class CircuitBreaker {
     return this.#state === 'closed' || (this.#state === 'half-open' && !this.#hasTrial);
   }
 
-  /** Lets a request pass: a number for `succeeded` or `failed`, one of which must follow. Undefined: refuse the request. */
+  /**
+   * Lets a request pass: a number for `succeeded` or `failed`, one of which must follow. Undefined: refuse the request.
+   */
   enter(): number | undefined {
     if (!this.wouldPass) {
       this.#refusals += 1;

@@ -1,7 +1,7 @@
-// PutQueue: blocks that wait to be written. A few are written at a time; the others wait, bounded in bytes, and where there are too many
-// the least valuable are refused: of the lowest level, of those the furthest from its text's start, as nothing is found behind a block
-// that is missing, and of those the oldest, whose text is the likeliest to have been stored by another process. It keeps no copy: a
-// block's payload is its caller's until the block is written or refused.
+// PutQueue: blocks that wait to be written. A few are written at a time; the others wait, bounded in bytes, and where
+// there are too many the least valuable are refused: of the lowest level, of those the furthest from its text's start,
+// as nothing is found behind a block that is missing, and of those the oldest, whose text is the likeliest to have been
+// stored by another process. It keeps no copy: a block's payload is its caller's until the block is written or refused.
 
 import type { TierPut } from '../tier.js';
 
@@ -56,12 +56,16 @@ export class PutQueue {
     return this.#dropped;
   }
 
-  /** Calls `write`, which never rejects, when it is this block's turn. A block that is queued already is written once, for both callers. */
+  /**
+   * Calls `write`, which never rejects, when it is this block's turn. A block that is queued already is written once,
+   * for both callers.
+   */
   put(block: QueuedBlock, write: () => Promise<TierPut>): Promise<TierPut> {
     const { key, bytes } = block;
     const same = this.#results.get(key);
     if (same !== undefined) return same;
-    if (this.#writing === this.#options.maxWriting && bytes > this.#options.maxBytes) { // it would push out all others, and itself
+    // it would push out all others, and itself
+    if (this.#writing === this.#options.maxWriting && bytes > this.#options.maxBytes) {
       this.#dropped += 1;
       return Promise.resolve({ isStored: false, reason: 'busy' });
     }
@@ -111,7 +115,8 @@ export class PutQueue {
   #leastValuable(): WaitingPut {
     let least: WaitingPut | undefined;
     for (const put of this.#waiting) {
-      if (least === undefined || put.level < least.level || (put.level === least.level && put.position > least.position)) least = put;
+      if (least === undefined || put.level < least.level
+        || (put.level === least.level && put.position > least.position)) least = put;
     }
     return least!;
   }

@@ -1,6 +1,7 @@
-// RedisClient: the part of an iovalkey or ioredis client that a tier uses, and how a tier gets clients of its own. They are separate
-// from the application's: a block of 4 MiB would hold up the commands behind it, and the options that keep a tier within its time
-// limits (nothing is queued while disconnected, nothing is sent twice) would be wrong for other commands.
+// RedisClient: the part of an iovalkey or ioredis client that a tier uses, and how a tier gets clients of its own. They
+// are separate from the application's: a block of 4 MiB would hold up the commands behind it, and the options that keep
+// a tier within its time limits (nothing is queued while disconnected, nothing is sent twice) would be wrong for other
+// commands.
 
 import { createRequire } from 'node:module';
 
@@ -9,7 +10,9 @@ import type { FieldPlace } from '../../base/options.js';
 import { isRevoked } from '../../base/typed-arrays.js';
 import type { GuardedClient } from './reply-guard.js';
 
-/** A client of iovalkey or ioredis, for one node (`Redis`) or a cluster (`Cluster`). A tier calls only its `duplicate`. */
+/**
+ * A client of iovalkey or ioredis, for one node (`Redis`) or a cluster (`Cluster`). A tier calls only its `duplicate`.
+ */
 export interface RedisClient {
   /** Whether it is a cluster's. */
   readonly isCluster: boolean;
@@ -59,7 +62,8 @@ export interface ClientPackage {
 /** Whether it has the methods of an iovalkey or ioredis client. */
 export function isRedisClient(value: unknown): value is RedisClient {
   const client = value as Partial<RedisClient> | null | undefined;
-  return !isRevoked(value) && typeof client === 'object' && client !== null && typeof client.getBuffer === 'function' && typeof client.duplicate === 'function' &&
+  return !isRevoked(value) && typeof client === 'object' && client !== null && typeof client.getBuffer === 'function'
+    && typeof client.duplicate === 'function' &&
     typeof client.isCluster === 'boolean';
 }
 
@@ -80,7 +84,10 @@ export function storeOfClient(client: RedisClient): RedisStore {
 export function storeAt(url: string, place: FieldPlace): RedisStore {
   const { Redis } = loadClientPackage();
   const node = parseAddress(url, place);
-  return { isCluster: false, address: addressOf(node), makeClient: (timeoutMs) => new Redis({ ...node, ...nodeOptions(timeoutMs) }) };
+  return {
+    isCluster: false, address: addressOf(node),
+    makeClient: (timeoutMs) => new Redis({ ...node, ...nodeOptions(timeoutMs) }),
+  };
 }
 
 /** The cluster that some nodes belong to. Throws KV_DEPENDENCY_MISSING, KV_INVALID_OPTION. */
@@ -94,7 +101,8 @@ export function clusterAt(urls: readonly string[], place: FieldPlace): RedisStor
   }
   const { username, password, tls } = nodes[0]!;
   const common = { ...(username && { username }), ...(password && { password }), ...(tls && { tls }) };
-  const byName = tls && { dnsLookup: (name: string, call: (error: null, address: string) => void) => call(null, name) }; // as certificates are
+  // as certificates are
+  const byName = tls && { dnsLookup: (name: string, call: (error: null, address: string) => void) => call(null, name) };
   return {
     isCluster: true,
     address: nodes.map(addressOf).join(', '),
@@ -120,9 +128,11 @@ const longestRetryMs = 2_000;
 
 function nodeOptions(connectTimeoutMs: number): object {
   return {
-    connectTimeout: connectTimeoutMs, connectionName: 'virtual-kv', disconnectTimeout: 100, lazyConnect: true, monitor: false,
+    connectTimeout: connectTimeoutMs, connectionName: 'virtual-kv', disconnectTimeout: 100, lazyConnect: true,
+    monitor: false,
     enableAutoPipelining: false, enableReadyCheck: true, keepAlive: 10_000, noDelay: true,
-    // A request that cannot be sent now is a miss now, and what was sent before a connection was lost is not sent again.
+    // A request that cannot be sent now is a miss now, and what was sent before a connection was lost is not sent
+    // again.
     enableOfflineQueue: false, autoResendUnfulfilledCommands: false, maxRetriesPerRequest: 0,
     commandTimeout: undefined, socketTimeout: undefined, // the tier's own limits
     protocol: 2, replyMapping: 'legacy', stringNumbers: false, // what replies are guarded and checked as
@@ -134,10 +144,12 @@ function nodeOptions(connectTimeoutMs: number): object {
 function clusterOptions(connectTimeoutMs: number, redisOptions: object | undefined): object {
   const { retryStrategy: _retry, ...node } = nodeOptions(connectTimeoutMs) as { retryStrategy: unknown };
   return {
-    lazyConnect: true, enableOfflineQueue: false, enableAutoPipelining: false, scaleReads: 'master', slotsRefreshTimeout: connectTimeoutMs,
+    lazyConnect: true, enableOfflineQueue: false, enableAutoPipelining: false, scaleReads: 'master',
+    slotsRefreshTimeout: connectTimeoutMs,
     clusterRetryStrategy: (attempt: number) => Math.min(25 * 2 ** attempt, longestRetryMs),
     // Follow a slot that moves; do not wait for a node that is away.
-    maxRedirections: 8, retryDelayOnMoved: 0, retryDelayOnFailover: 0, retryDelayOnClusterDown: 0, retryDelayOnTryAgain: 20,
+    maxRedirections: 8, retryDelayOnMoved: 0, retryDelayOnFailover: 0, retryDelayOnClusterDown: 0,
+    retryDelayOnTryAgain: 20,
     redisOptions: { ...redisOptions, ...node },
   };
 }
@@ -149,7 +161,8 @@ interface NodeAddress extends ClientAddress {
   readonly tls?: object;
 }
 
-const protocols: Readonly<Partial<Record<string, boolean>>> = { 'redis:': false, 'valkey:': false, 'rediss:': true, 'valkeys:': true };
+const protocols: Readonly<Partial<Record<string, boolean>>> =
+  { 'redis:': false, 'valkey:': false, 'rediss:': true, 'valkeys:': true };
 const expected = 'an address such as `redis://user:password@host:6379/0`, `rediss://host` or `/run/redis.sock`';
 
 function parseAddress(url: string, place: FieldPlace): NodeAddress {
@@ -157,7 +170,9 @@ function parseAddress(url: string, place: FieldPlace): NodeAddress {
   const address = readAddress(/^\w+:\/\//.test(url) ? url : `redis://${url}`);
   if (address !== undefined) return address;
   // The address is not shown: it may have a password.
-  throw createError('KV_INVALID_OPTION', { reason: 'range', ...place, expected, received: `${/^\w+:\/\//.exec(url)?.[0] ?? ''}…` });
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', ...place, expected, received: `${/^\w+:\/\//.exec(url)?.[0] ?? ''}…`,
+  });
 }
 
 function readAddress(text: string): NodeAddress | undefined {
@@ -165,10 +180,14 @@ function readAddress(text: string): NodeAddress | undefined {
     const { protocol, hostname, port, username, password, pathname, search, hash } = new URL(text);
     const isTls = protocols[protocol];
     const database = /^\/?(\d*)$/.exec(pathname)?.[1];
-    if (isTls === undefined || hostname === '' || database === undefined || search !== '' || hash !== '') return undefined;
+    if (isTls === undefined || hostname === '' || database === undefined || search !== '' || hash !== '') {
+      return undefined;
+    }
     return {
-      host: decodeURIComponent(hostname).replace(/^\[|\]$/g, ''), port: Number(port || 6379), ...(database !== '' && { db: Number(database) }),
-      ...(username !== '' && { username: decodeURIComponent(username) }), ...(password !== '' && { password: decodeURIComponent(password) }),
+      host: decodeURIComponent(hostname).replace(/^\[|\]$/g, ''), port: Number(port || 6379),
+      ...(database !== '' && { db: Number(database) }),
+      ...(username !== '' && { username: decodeURIComponent(username) }),
+      ...(password !== '' && { password: decodeURIComponent(password) }),
       ...(isTls && { tls: {} }),
     };
   } catch { // no URL, or `%` before what is no code

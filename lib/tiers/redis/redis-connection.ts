@@ -69,8 +69,11 @@ export class RedisConnection {
     const message = error instanceof Error ? messageOf(error) : 'the connection was closed';
     const reason = refusalOf(message, error);
     return reason === undefined
-      ? createError('KV_TIER_UNREACHABLE', { tier: this.#tier, address: this.#address, problem: message.replace(/\.$/, '') }, { cause: error })
-      : createError('KV_TIER_REFUSED', { tier: this.#tier, address: this.#address, reason, reply: message }, { cause: error });
+      ? createError(
+        'KV_TIER_UNREACHABLE', { tier: this.#tier, address: this.#address, problem: message.replace(/\.$/, '') },
+        { cause: error })
+      : createError(
+        'KV_TIER_REFUSED', { tier: this.#tier, address: this.#address, reason, reply: message }, { cause: error });
   }
 
   /**
@@ -115,7 +118,10 @@ export class RedisConnection {
     await this.#send('UNLINK', Promise.all(keys.map((key) => this.#client.unlink(key))), isCountOf(keys.length));
   }
 
-  /** Rejects where one node of a cluster was taken for a store of its own: all commands for other nodes' keys would fail. */
+  /**
+   * Rejects where one node of a cluster was taken for a store of its own: all commands for other nodes' keys would
+   * fail.
+   */
   async checkMode(): Promise<void> {
     if (this.#client.isCluster) return;
     const info = await this.#send('INFO', this.#client.info('cluster'), isString).catch((error: unknown) => {

@@ -1,11 +1,12 @@
-// RedisLane: connections for one kind of request (lookups, reads, writes), with a circuit breaker and time limits, so that small requests
-// never stand behind large ones and a store that cannot write is still read. Each request ends within its limit, in a value: no promise of
-// a lane rejects. A request that its caller no longer waits for is watched to its end, as its failure is news of the store.
+// RedisLane: connections for one kind of request (lookups, reads, writes), with a circuit breaker and time limits, so
+// that small requests never stand behind large ones and a store that cannot write is still read. Each request ends
+// within its limit, in a value: no promise of a lane rejects. A request that its caller no longer waits for is watched
+// to its end, as its failure is news of the store.
 
 import diagnostics = require('node:diagnostics_channel');
 
 import { createError } from '../../base/errors.js';
-import type { LoadClock } from '../load-clock.js';
+import type { LoadClock } from '../load-estimate.js';
 import { CircuitBreaker, type BreakerState } from './circuit-breaker.js';
 import type { RedisStore } from './redis-client.js';
 import { RedisConnection } from './redis-connection.js';
@@ -59,14 +60,18 @@ export class RedisLane {
       this.#firstNews = resolve;
     });
     const events = { ready: () => this.#ready(), lost: (error: unknown) => this.#lost(error) };
-    this.#connections = Array.from({ length: connections }, () => new RedisConnection(store, tier, connectTimeoutMs, events));
+    this.#connections = Array.from(
+      { length: connections }, () => new RedisConnection(store, tier, connectTimeoutMs, events));
   }
 
   get breaker(): CircuitBreaker {
     return this.#breaker;
   }
 
-  /** Resolves with undefined once it is connected, with the error once that failed; opens the breaker where it takes too long. */
+  /**
+   * Resolves with undefined once it is connected, with the error once that failed; opens the breaker where it takes too
+   * long.
+   */
   connected(): Promise<unknown> {
     const { connectTimeoutMs, clock } = this.#options;
     const cancel = clock.after(() => {
@@ -81,7 +86,9 @@ export class RedisLane {
   request<T>(send: (connection: RedisConnection) => Promise<T>, limitMs: number): Promise<LaneResult<T>> {
     if (this.#isClosed) return Promise.resolve(this.#closedResult());
     const pass = this.#breaker.enter();
-    if (pass === undefined) return Promise.resolve({ isAnswered: false, reason: 'refused', error: this.#breaker.lastError });
+    if (pass === undefined) {
+      return Promise.resolve({ isAnswered: false, reason: 'refused', error: this.#breaker.lastError });
+    }
     return new Promise((resolve) => {
       const settle = (result: LaneResult<T>): void => {
         cancel();
@@ -92,7 +99,8 @@ export class RedisLane {
       const expire = (): void => {
         if (!this.#stops.has(stop)) return;
         const error = createError('KV_TIMEOUT', {
-          timeoutMs: limitMs, waitedFor: `the store of the tier '${this.#options.tier}'`, hint: 'It is slow or cannot be reached: see `statistics()`.',
+          timeoutMs: limitMs, waitedFor: `the store of the tier '${this.#options.tier}'`,
+          hint: 'It is slow or cannot be reached: see `statistics()`.',
         });
         this.#breaker.failed(pass, error);
         settle({ isAnswered: false, reason: 'timeout', error });
@@ -125,7 +133,10 @@ export class RedisLane {
   }
 
   #closedResult(): { readonly isAnswered: false; readonly reason: 'failed'; readonly error: unknown } {
-    return { isAnswered: false, reason: 'failed', error: createError('KV_CLOSED', { operation: 'use its store', owner: 'RedisTier' }) };
+    return {
+      isAnswered: false, reason: 'failed',
+      error: createError('KV_CLOSED', { operation: 'use its store', owner: 'RedisTier' }),
+    };
   }
 
   #leastBusy(): RedisConnection {

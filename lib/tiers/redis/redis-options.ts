@@ -1,5 +1,5 @@
-// Options of redisTier: which store, how long a request may take, and what happens when the store fails. Read once, before anything is
-// connected.
+// Options of redisTier: which store, how long a request may take, and what happens when the store fails. Read once,
+// before anything is connected.
 
 import { createError } from '../../base/errors.js';
 import {
@@ -9,9 +9,15 @@ import { clusterAt, isRedisClient, storeAt, storeOfClient, type RedisClient, typ
 
 /** When a tier stops asking a store that fails. */
 export interface RedisBreakerOptions {
-  /** Failures in a row after which requests of that kind (lookups, reads, writes) are refused at once. 1 … 1,000. Default 5. */
+  /**
+   * Failures in a row after which requests of that kind (lookups, reads, writes) are refused at once. 1 … 1,000.
+   * Default 5.
+   */
   readonly failures?: number | undefined;
-  /** Milliseconds until the store is asked whether it answers; doubled each time that it does not. 1 … 60,000. Default 250. */
+  /**
+   * Milliseconds until the store is asked whether it answers; doubled each time that it does not. 1 … 60,000. Default
+   * 250.
+   */
   readonly coolDownMs?: number | undefined;
   /** The most that doubling makes of it. 1 … 3,600,000. Default 10,000. */
   readonly maxCoolDownMs?: number | undefined;
@@ -20,8 +26,8 @@ export interface RedisBreakerOptions {
 /** Options of `redisTier`: exactly one of `client`, `url` and `nodes`, and how it is used. */
 export interface RedisTierOptions {
   /**
-   * A client of iovalkey or ioredis, `Redis` or `Cluster`: it gives address, credentials, TLS, Sentinels and `keyPrefix`. The tier
-   * makes connections of its own by its `duplicate`, and neither uses nor closes it.
+   * A client of iovalkey or ioredis, `Redis` or `Cluster`: it gives address, credentials, TLS, Sentinels and
+   * `keyPrefix`. The tier makes connections of its own by its `duplicate`, and neither uses nor closes it.
    */
   readonly client?: RedisClient | undefined;
   /** One node: `redis://user:password@host:6379/0`, `rediss://…` for TLS, `valkey://…`, or the path of a socket. */
@@ -30,7 +36,10 @@ export interface RedisTierOptions {
   readonly nodes?: readonly string[] | undefined;
   /** The tier's name in statistics, results and metrics. Default 'redis'. */
   readonly name?: string | undefined;
-  /** Whether a cache must not start without the store. Default false: it starts, and blocks are misses until the store is there. */
+  /**
+   * Whether a cache must not start without the store. Default false: it starts, and blocks are misses until the store
+   * is there.
+   */
   readonly required?: boolean | undefined;
   /** Seconds after which the store drops a block that is neither stored nor read. 1 … 31,536,000. Default 86,400. */
   readonly ttlSeconds?: number | undefined;
@@ -48,7 +57,10 @@ export interface RedisTierOptions {
   readonly concurrentWrites?: number | undefined;
   /** Connections that blocks are read over, beside one for lookups and one for writes. 1 … 16. Default 1. */
   readonly readConnections?: number | undefined;
-  /** What happens to a value that is not the block of its key: 'delete' it, or 'keep' it for inspection until the block is stored again. */
+  /**
+   * What happens to a value that is not the block of its key: 'delete' it, or 'keep' it for inspection until the block
+   * is stored again.
+   */
   readonly damaged?: 'delete' | 'keep' | undefined;
   /** When to stop asking a store that fails. */
   readonly breaker?: RedisBreakerOptions | undefined;
@@ -63,7 +75,8 @@ const breakerSpec = {
 const client: Field<RedisClient> = (value, place) => {
   if (isRedisClient(value)) return value;
   throw createError('KV_INVALID_OPTION', {
-    reason: 'type', ...place, expected: 'a `Redis` or `Cluster` of iovalkey or ioredis', received: value, hint: 'For another client, give `url` or `nodes`.',
+    reason: 'type', ...place, expected: 'a `Redis` or `Cluster` of iovalkey or ioredis', received: value,
+    hint: 'For another client, give `url` or `nodes`.',
   });
 };
 
@@ -85,7 +98,10 @@ const spec = {
 /** The options, checked and filled in, and the store they name. */
 export type RedisTierSettings = ReturnType<typeof readOptions<typeof spec>> & { readonly store: RedisStore };
 
-/** Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION, and KV_DEPENDENCY_MISSING where an address is given and no client's package is installed. */
+/**
+ * Throws KV_UNKNOWN_OPTION, KV_INVALID_OPTION, and KV_DEPENDENCY_MISSING where an address is given and no client's
+ * package is installed.
+ */
 export function readRedisOptions(options: unknown): RedisTierSettings {
   const owner = 'redisTier';
   const settings = readOptions(owner, options, spec);
@@ -95,7 +111,8 @@ export function readRedisOptions(options: unknown): RedisTierSettings {
     const received = nodes?.length === 0 ? nodes : sources.length === 0 ? undefined : `${sources.length} of them`;
     throw createError('KV_INVALID_OPTION', {
       reason: 'range', owner, option: nodes?.length === 0 ? 'nodes' : 'client', received,
-      expected: nodes?.length === 0 ? 'at least one address' : 'the only one of `client`, `url` and `nodes`, and one of them must be given',
+      expected: nodes?.length === 0 ? 'at least one address'
+        : 'the only one of `client`, `url` and `nodes`, and one of them must be given',
     });
   }
   const store = given !== undefined ? storeOfClient(given)

@@ -1,12 +1,15 @@
-// RedisValue: one block as the value of one key. A header says what the block is, so that any process can tell whether it is the very
-// block that it asked for, and the payload follows as it is. Little-endian, as all machines of this package are.
+// RedisValue: one block as the value of one key. A header says what the block is, so that any process can tell whether
+// it is the very block that it asked for, and the payload follows as it is. Little-endian, as all machines of this
+// package are.
 //
 //   0  magic "KVTB"         16  bytes of the payload      32  reserved, 0
 //   4  version, 1           20  tokens before the block   64  key
 //   8  bytes of the header  24  tokens                    96  key of the parent
 //  12  CRC-32 of it         28  sections                 128  namespace
-// 160  sections: [type, bytes, data, 0 … 3 bytes of padding] each. 1: tokens, 2: CRC-32C of each stripe, 3: notes. Readers skip types
-//      that they do not know below 0x8000_0000 and refuse those above, so that blocks can say more without a new version.
+// 160  sections: [type, bytes, data, 0 … 3 bytes of padding] each. 1: tokens, 2: CRC-32C of each stripe, 3: notes.
+// Readers skip types
+//      that they do not know below 0x8000_0000 and refuse those above, so that blocks can say more without a new
+//      version.
 
 import { crc32 } from 'node:zlib';
 
@@ -42,13 +45,17 @@ export function maxHeaderBytes(tokens: number): number {
   return 2 ** 20 + 256 * tokens;
 }
 
-/** The value of a block: one buffer with a copy of the payload, of `record.bytes`. Throws KV_INTERNAL where the record is none. */
+/**
+ * The value of a block: one buffer with a copy of the payload, of `record.bytes`. Throws KV_INTERNAL where the record
+ * is none.
+ */
 export function encodeValue(namespace: string, record: BlockRecord, payload: Uint8Array): Buffer {
   const parts = [
     section(sections.tokens, record.tokens), section(sections.sums, record.sums), section(sections.notes, record.notes),
   ];
   const headerBytes = fixedBytes + parts.reduce((sum, { data }) => sum + 8 + padded(data.byteLength), 0);
-  // Not from Node's pool, which would keep 8 KiB alive, and with no copy of more than the header where it is sent at once.
+  // Not from Node's pool, which would keep 8 KiB alive, and with no copy of more than the header where it is sent at
+  // once.
   const value = Buffer.allocUnsafeSlow(headerBytes + payload.byteLength);
   value.fill(0, 0, headerBytes);
   value.writeUInt32LE(magic, 0);
@@ -83,7 +90,9 @@ export function decodeValue(
   if (value.length < fixedBytes) return damaged(`has ${formatNumber(value.length)} bytes, fewer than a header`);
   if (value.readUInt32LE(0) !== magic) return damaged('does not begin as a block does');
   const found = value.readUInt32LE(4);
-  if (found > version) return { problem: `has version ${formatNumber(found)}, and this package reads up to ${version}`, isNewer: true };
+  if (found > version) {
+    return { problem: `has version ${formatNumber(found)}, and this package reads up to ${version}`, isNewer: true };
+  }
   if (value.length > maxBytes) return damaged(`has more than ${formatNumber(maxBytes)} bytes`);
   const headerBytes = value.readUInt32LE(8);
   if (headerBytes < fixedBytes || headerBytes > value.length) return damaged('has a header that does not fit into it');
@@ -93,15 +102,24 @@ export function decodeValue(
   if (found !== version || crc32(header) !== sum) return damaged('has a header with a wrong checksum');
   if (header.toString('hex', 64, 96) !== key) return damaged('is another block');
   if (header.toString('hex', 128, 160) !== namespace) return damaged('is of another namespace');
-  if (header.readUInt32LE(16) !== bytes) return damaged(`has a payload of ${formatNumber(header.readUInt32LE(16))} bytes instead of ${formatNumber(bytes)}`);
-  if (value.length !== headerBytes + bytes) return damaged(`has ${formatNumber(value.length)} bytes instead of ${formatNumber(headerBytes + bytes)}`);
+  if (header.readUInt32LE(16) !== bytes) {
+    return damaged(`has a payload of ${formatNumber(header.readUInt32LE(16))} bytes instead of ${formatNumber(bytes)}`);
+  }
+  if (value.length !== headerBytes + bytes) {
+    return damaged(`has ${formatNumber(value.length)} bytes instead of ${formatNumber(headerBytes + bytes)}`);
+  }
   const parts = readSections(header);
-  if (typeof parts === 'number') return { problem: `has a section of type ${formatNumber(parts)}, which this package does not know`, isNewer: true };
+  if (typeof parts === 'number') {
+    return { problem: `has a section of type ${formatNumber(parts)}, which this package does not know`, isNewer: true };
+  }
   const record = parts && recordOf(header, parts, key, bytes);
-  return record === undefined ? damaged('has sections that contradict its header') : { record, payload: value.subarray(headerBytes) };
+  return record === undefined ? damaged('has sections that contradict its header')
+    : { record, payload: value.subarray(headerBytes) };
 }
 
-/** Data by type; the type of a section that must be understood and is not; undefined where they do not fill the header. */
+/**
+ * Data by type; the type of a section that must be understood and is not; undefined where they do not fill the header.
+ */
 function readSections(header: Buffer): Map<number, Buffer> | number | undefined {
   const parts = new Map<number, Buffer>();
   let at = fixedBytes;
@@ -117,17 +135,22 @@ function readSections(header: Buffer): Map<number, Buffer> | number | undefined 
   return at === header.length ? parts : undefined;
 }
 
-function recordOf(header: Buffer, parts: ReadonlyMap<number, Buffer>, key: string, bytes: number): BlockRecord | undefined {
+function recordOf(
+  header: Buffer, parts: ReadonlyMap<number, Buffer>, key: string, bytes: number,
+): BlockRecord | undefined {
   const [tokens, sums, notes] = [parts.get(sections.tokens), parts.get(sections.sums), parts.get(sections.notes)];
   if (tokens === undefined || sums === undefined || notes === undefined) return undefined;
   if (tokens.length !== 4 * header.readUInt32LE(24) || sums.length % 4 !== 0) return undefined;
   return {
-    key, parent: header.toString('hex', 96, 128), position: header.readUInt32LE(20), tokens: new Int32Array(ownBuffer(tokens)),
+    key, parent: header.toString('hex', 96, 128), position: header.readUInt32LE(20),
+    tokens: new Int32Array(ownBuffer(tokens)),
     notes: new Uint8Array(ownBuffer(notes)), sums: new Uint32Array(ownBuffer(sums)), bytes,
   };
 }
 
-function section(type: number, data: Int32Array | Uint32Array | Uint8Array): { readonly type: number; readonly data: Uint8Array } {
+function section(
+  type: number, data: Int32Array | Uint32Array | Uint8Array,
+): { readonly type: number; readonly data: Uint8Array } {
   return { type, data: new Uint8Array(data.buffer, data.byteOffset, data.byteLength) };
 }
 

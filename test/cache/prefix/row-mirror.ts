@@ -2,7 +2,7 @@
 // order, and, after every operation, that the slots which map a number map the same physical pages there, from its first to its last
 // day.
 
-import type { RowFollower } from '#internal/cache/row-numbers.js';
+import type { RowFollower } from '#internal/cache/row-registry.js';
 import type { KvCache } from 'virtual-kv';
 import type { PhysicalPages } from './physical-pages.js';
 

@@ -1,7 +1,7 @@
 // Copies between the device and tiers: threads make them in a time of their own, so a test that steps its clock lets
 // them end first.
 
-import { BlockCopies } from '#internal/cache/block-copies.js';
+import { BlockCopies } from '#internal/tiers/transfers.js';
 import { turn } from './device-index.js';
 
 const underWay = new Set<Promise<unknown>>();

@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { FinishedTexts } from '#internal/cache/finished-texts.js';
+import { FinishedTexts } from '#internal/tiers/demotions.js';
 import type { KnownTokens } from '#internal/cache/sequence-tokens.js';
 import type { PrefixIndex } from '#internal/prefix/prefix-index.js';
 import { drivers } from '../../helpers/cache.js';

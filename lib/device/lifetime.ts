@@ -1,0 +1,138 @@
+// Lifetime: whether a cache can be called. It closes in two stages, so that a close that the driver refuses can be
+// called again; and not while an engine's pass computes on its memory, since the device may write there until that is
+// over. It knows what serves requests on the cache, so that a shutdown ends these first.
+
+import { createError } from '../base/errors.js';
+import { checkStack } from '../base/stack.js';
+import type { WaitOptions } from './wait.js';
+
+/** What serves requests on a cache, as `KvCache.shutdown` ends it. */
+export interface Scheduling {
+  /** Ends its requests; resolves when no pass of theirs runs. */
+  close(options?: WaitOptions): Promise<void>;
+}
+
+export class Lifetime {
+  readonly #guard: PolicyGuard;
+  #state: 'open' | 'closing' | 'closed' = 'open';
+  #passes = 0;
+  #isEnding = false;
+  /** Held weakly: one that was never closed can be collected. */
+  readonly #schedulers = new Set<WeakRef<Scheduling>>();
+
+  constructor(guard: PolicyGuard) {
+    this.#guard = guard;
+  }
+
+  get isClosed(): boolean {
+    return this.#state === 'closed';
+  }
+
+  /**
+   * Throws KV_CLOSED once it closes, and KV_POLICY_REENTRY while one of its policies decides. `operation` follows
+   * "Cannot".
+   */
+  check(operation: string): void {
+    if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
+    if (this.#guard.deciding !== undefined) this.#guard.check(operation);
+  }
+
+  /**
+   * The same before a call that changes how slots, rows and text belong together. Throws the RangeError of a full
+   * stack, too.
+   */
+  enter(operation: string): void {
+    checkStack();
+    this.check(operation);
+  }
+
+  /** The same for what begins something: also while the cache shuts down. */
+  checkBeginning(operation: string): void {
+    if (this.#isEnding) throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
+    this.enter(operation);
+  }
+
+  /** From now on nothing begins; what is under way goes on. */
+  beginShutdown(): void {
+    this.#isEnding = true;
+  }
+
+  /** Something serves requests on the cache from now on. */
+  serves(scheduler: Scheduling): void {
+    for (const each of this.#schedulers) if (each.deref() === undefined) this.#schedulers.delete(each);
+    this.#schedulers.add(new WeakRef(scheduler));
+  }
+
+  /** All that serve requests, closed ones too. */
+  get schedulers(): readonly Scheduling[] {
+    return [...this.#schedulers].flatMap((each) => each.deref() ?? []);
+  }
+
+  /** A pass of a scheduler's engine begins. Returns what ends it. */
+  enterPass(): () => void {
+    this.#passes += 1;
+    return () => {
+      this.#passes -= 1;
+    };
+  }
+
+  /**
+   * The cache begins to close, or goes on; true the first time. Throws KV_POLICY_REENTRY, and KV_DRIVER_IN_USE while a
+   * pass runs.
+   */
+  beginClose(): boolean {
+    this.#guard.check('close the cache');
+    if (this.#passes > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'KvCache', users: this.#passes });
+    const isFirst = this.#state === 'open';
+    this.#state = 'closing';
+    return isFirst;
+  }
+
+  endClose(): void {
+    this.#state = 'closed';
+  }
+}
+
+// PolicyGuard: refuses calls to the caches of a page pool while a policy decides, because a cache is then in the middle
+// of a call and half changed. One per page pool, since caches of a pool take rows from each other.
+
+/** The option that the policy is the value of. */
+export type PolicyName = 'growth' | 'prefixCache.policy' | 'prefixCache.now';
+
+type Callable = (...parameters: never[]) => unknown;
+
+export class PolicyGuard {
+  /** The policy that decides at this moment. Read only. */
+  deciding: PolicyName | undefined;
+
+  /** Throws KV_POLICY_REENTRY while a policy decides. `operation` follows "Cannot". */
+  check(operation: string): void {
+    if (this.deciding !== undefined) throw createError('KV_POLICY_REENTRY', { operation, policy: this.deciding });
+  }
+
+  /** Marks the policy as deciding until `leave`, which takes the returned value. */
+  enter(policy: PolicyName): PolicyName | undefined {
+    const outer = this.deciding;
+    this.deciding = policy;
+    return outer;
+  }
+
+  leave(outer: PolicyName | undefined): void {
+    this.deciding = outer;
+  }
+
+  /** Calls `work` with the policy marked as deciding; returns its result. */
+  during<T>(policy: PolicyName, work: () => T): T {
+    const outer = this.enter(policy);
+    try {
+      return work();
+    } finally {
+      this.leave(outer);
+    }
+  }
+
+  /** Returns the policy, wrapped so that `check` throws while it decides. */
+  wrap<P extends Callable>(name: PolicyName, policy: P): P {
+    return ((...parameters: Parameters<P>) => this.during(name, () => policy(...parameters))) as P;
+  }
+}

@@ -1,0 +1,400 @@
+// KvCache: one long stretch of addresses per tensor, and memory under it only where sequences are. The public face: it
+// checks what callers give and passes it on to the parts that `openCache` builds: leases (which sequence has which
+// slot), steps (the hot path), prefixes, statistics. For one Node thread; workers open their own.
+//
+// Invariants: the `length + prepared` tokens of a sequence always have memory; a slot changes hands only when idle,
+// that is released and past its fence; no public method leaves half a change behind.
+
+import { checkInteger } from '../base/options.js';
+import { checkStack } from '../base/stack.js';
+import type { Driver } from '../device/driver.js';
+import { cacheNews } from '../device/native.js';
+import type { PagePool, PoolMember } from '../device/page-pool.js';
+import { unclosed, type Membership } from '../device/weak-users.js';
+import { leaseCheck, Sequence, type TokenSelection } from '../cache/sequence.js';
+import type { Layout } from '../layout/layout.js';
+import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
+import { Batch } from '../cache/batch.js';
+import { pictureOf, type CachePicture } from './cache-picture.js';
+import { checkFence, readFence, type CommitOptions } from '../cache/slot-fences.js';
+import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
+import type { Lifetime } from '../device/lifetime.js';
+import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
+import type { Prefixes } from './prefixes.js';
+import type { RowFollower } from '../cache/row-registry.js';
+import { readSideRows, type RowPlaces, type SideRowsByName } from '../side/side-rows.js';
+import type { SideCounts } from '../side/side-budget.js';
+import type { SideTensorInfo } from '../side/side-tensors.js';
+import type { SlotAccess } from '../cache/slot-access.js';
+import type { Tensor } from '../cache/slots.js';
+import type { CacheCounts, CacheMetrics } from './statistics.js';
+import { byAsking, deviceLost, readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../device/wait.js';
+
+/**
+ * The KV cache of one model on one device: slots of contiguous addresses, and pages where sequences are. For one Node
+ * thread.
+ */
+export class KvCache {
+  /** Where tensors, slots and rows lie. */
+  readonly layout: Layout;
+  /** Where its pages come from: its own pool, or the one it was given. */
+  readonly pool: PagePool;
+  /** What is cached of prompts, and what it was worth. */
+  readonly prefixes: Prefixes;
+  /** Every tensor on this worker, in layer order, K before V. */
+  readonly tensors: readonly Tensor[];
+  /** @internal */
+  readonly access: SlotAccess;
+  /** @internal */
+  readonly lifetime: Lifetime;
+  readonly #parts: CacheParts;
+  readonly #membership: Membership<PoolMember>;
+
+  /**
+   * Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver
+   * throws.
+   */
+  constructor(options: KvCacheOptions) {
+    const parts = openCache(readKvCacheOptions(options), this);
+    const { memory, supply, leases, tiers } = parts;
+    this.layout = memory.layout;
+    this.pool = memory.pool;
+    this.prefixes = parts.prefixes;
+    this.tensors = memory.tensors;
+    this.access = parts.access;
+    this.lifetime = parts.lifetime;
+    this.#parts = parts;
+    this.#membership = this.pool.addUser({ supply, leases, tiers }, memory.native);
+    unclosed.register(this, unclosedCache(parts), this);
+    supply.keepEager();
+  }
+
+  /** Whether it is a KvCache that was opened, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is KvCache {
+    return typeof value === 'object' && value !== null && #parts in value;
+  }
+
+  /** The driver of its pool. */
+  get driver(): Driver {
+    return this.pool.driver;
+  }
+
+  /** Sequences that can be alive at once: the option `slots`. The layout has a few slots more where there are tiers. */
+  get maxSequences(): number {
+    return this.#parts.memory.slots.sequences;
+  }
+
+  /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
+  get isClosed(): boolean {
+    return this.lifetime.isClosed;
+  }
+
+  /**
+   * Leases a slot to a sequence. Throws KV_NO_FREE_SLOT, KV_OUT_OF_PAGES (the prompt's pages cannot be set aside),
+   * KV_LENGTH_OUT_OF_RANGE or KV_DRIVER_LOST; then nothing has changed.
+   */
+  acquire(options: AcquireOptions = {}): Sequence {
+    const read = readAcquireOptions(options);
+    this.lifetime.checkBeginning('acquire a slot');
+    const { leases, supply, ahead, memory } = this.#parts;
+    const { promptTokens, reserve, tenant, stream } = read;
+    const { side } = this.#parts;
+    const needs =
+      read.needs === undefined ? side.everything : side.names.bitsOf('KvCache.acquire', 'needs', read.needs);
+    const prompt = this.prefixes.promptOf(read);
+    const selected = prompt === undefined ? undefined : read.selected;
+    if (selected !== undefined) this.#parts.tiers!.selections.texts.check(selected, prompt!);
+    const admitted = leases.acquire({
+      promptTokens, isEarmarked: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt,
+      needs, stream,
+      isTransfer: false,
+    });
+    let selection: TokenSelection | undefined;
+    try {
+      selection = selected && this.#parts.tiers!.selections.begin(
+        selected, admitted, prompt!.domain, leaseCheck(this.#parts, admitted.slot));
+      ahead.requestFor(admitted.slot);
+    } catch (error) { // a growth policy's, or there is no memory for what is selected
+      leases.release(admitted.slot);
+      selection?.end();
+      throw error;
+    }
+    const demotedTokens = this.prefixes.admitted(prompt, admitted, needs);
+    supply.keepEager();
+    return new Sequence(this.#parts, admitted, { demotedTokens, selection });
+  }
+
+  /**
+   * A batch with room for `capacity` sequences (default: all slots); it grows by itself. Reuse it: clear, add, prepare,
+   * commit.
+   */
+  createBatch(capacity = this.maxSequences): Batch {
+    checkInteger('KvCache.createBatch', 'capacity', capacity);
+    this.#checkOpen('create a batch');
+    return new Batch(this.#parts.memory.slots, this.layout.maxTokens, Math.min(capacity, this.layout.slots));
+  }
+
+  /**
+   * Before a forward pass: gives every sequence of the batch memory for its tokens, or changes nothing. Throws
+   * KV_OUT_OF_PAGES with the rows needed and had (release or preempt a sequence, try again), KV_SLOT_BUSY when a
+   * sequence is in another prepared batch, KV_WORK_QUEUED when rows can change hands only after a step of the engine,
+   * KV_SLOT_RELEASED, KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
+   *
+   * A batch keeps what was added until `clear`: prepared again after `commit`, it asks for as many tokens once more
+   * behind the new lengths; after `discard`, for the same ones.
+   */
+  prepare(batch: Batch): void {
+    this.#checkOpen('prepare a batch');
+    const { leases, steps } = this.#parts;
+    try {
+      steps.prepare(batch);
+    } catch (error) {
+      leases.checkRetry(error);
+      steps.prepare(batch);
+    }
+  }
+
+  /**
+   * Between `prepare` and `commit`: writes what the pass computed for side tensors, by name, each [tokens of the batch,
+   * width] packed in the batch's order, as a typed array of its dtype (`HandOver.rows` says which). From `commit` on
+   * the rows are handed over and cached. Sequences that do not carry a tensor are passed over. Throws KV_INVALID_OPTION
+   * (another dtype, another number of elements, no such tensor), KV_SIDE_STATE, KV_BATCH_STATE, or what the driver
+   * says; then nothing counts as written.
+   */
+  writeSide(batch: Batch, rows: SideRowsByName): void {
+    const read = readSideRows('KvCache.writeSide', rows);
+    this.lifetime.enter('write side tensors');
+    Batch.check(batch, this.#parts.memory.slots, 'writeSide', true);
+    this.#parts.sideRows.writeBatch('KvCache.writeSide', batch, read);
+  }
+
+  /** As `writeSide`, for some sequences of a prepared batch. @internal */
+  writeSideRows(places: RowPlaces, rows: SideRowsByName): void {
+    const read = readSideRows('EngineOutput.side', rows);
+    this.lifetime.enter('write side tensors');
+    this.#parts.sideRows.writeBatch('EngineOutput.side', places, read);
+  }
+
+  /**
+   * After the pass, or once it is queued: the batch's tokens are valid for what is queued behind it. With `fence` its
+   * work may go on: no memory that it uses changes hands before. Rows that will be needed soon go to the mapper. A
+   * sequence released since `prepare` is passed over. Throws KV_BATCH_STATE, KV_INVALID_OPTION, and what the driver
+   * throws the first time that a stream is named; then nothing has changed. What the growth policy throws is thrown
+   * when the commit is done.
+   */
+  commit(batch: Batch, options?: CommitOptions): void {
+    const fence = readFence('KvCache.commit', options, this.#parts.memory.fences.given);
+    this.#checkOpen('commit a batch');
+    this.#checkStack();
+    checkFence('KvCache.commit', fence, this.driver);
+    this.#parts.steps.commit(batch, fence);
+    this.#pollFences();
+    if (this.prefixes.hasBlockEvents) this.#parts.memory.background.attempt(() => this.prefixes.publishBlockEvents());
+  }
+
+  /**
+   * The pass failed or was not run: its tokens do not count, their memory stays mapped. `fence` as `commit`'s. Throws
+   * as that.
+   */
+  discard(batch: Batch, options?: CommitOptions): void {
+    const fence = readFence('KvCache.discard', options, this.#parts.memory.fences.given);
+    this.lifetime.enter('discard a batch');
+    checkFence('KvCache.discard', fence, this.driver);
+    this.#parts.steps.discard(batch, fence);
+    this.#pollFences();
+  }
+
+  /** The engine's work up to and including its step `step` is over: fences of steps up to it pass. */
+  completeStep(step: number): void {
+    checkInteger('KvCache.completeStep', 'step', step);
+    this.lifetime.enter('complete a step');
+    this.#parts.memory.fences.completeStep(step);
+    this.#pollFences();
+  }
+
+  /**
+   * Resolves when a slot is free. Rejects with KV_TIMEOUT, KV_ABORTED, KV_CLOSED or the driver's error; state is as
+   * before.
+   */
+  async slotFree(options: WaitOptions = {}): Promise<void> {
+    await waitUntil('a free slot', readWaitOptions('KvCache.slotFree', options), () => {
+      this.lifetime.enter('wait for a slot');
+      this.#parts.leases.pollRetirement();
+      return this.#parts.memory.slots.hasFree();
+    }, this.capacityChange(), 'Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
+  }
+
+  /** `follower` hears of every change of the cache's rows, from an empty cache on. @internal */
+  followRows(follower: RowFollower): void {
+    this.#parts.cached.registry.follow(follower);
+  }
+
+  /**
+   * Signals that a caller which waits for slots or pages listens to. Fences on streams give no signal and must be
+   * polled. @internal
+   */
+  capacityChange(): Noticing {
+    return {
+      signals: [this.pool.capacity, deviceLost],
+      mustAsk: () => this.#parts.memory.fences.hasEvents || !this.#parts.side.copies.isIdle,
+    };
+  }
+
+  /**
+   * Resolves when the mapper has nothing left to do. Rejects with KV_TIMEOUT, KV_ABORTED or KV_CLOSED; state is as
+   * before.
+   */
+  async settled(options: WaitOptions = {}): Promise<void> {
+    await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
+      this.lifetime.enter('wait for the mapper');
+      this.#parts.leases.synchronize();
+      return this.#parts.memory.news[cacheNews.isIdle] === 1;
+    }, byAsking, 'Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.');
+  }
+
+  /** The moment's counts. */
+  counts(): CacheCounts {
+    this.lifetime.enter('count its slots');
+    this.#parts.leases.synchronize();
+    return this.#parts.statistics.counts();
+  }
+
+  /** Side tensors, in the order of their names in the options. */
+  get sideTensors(): readonly SideTensorInfo[] {
+    return this.#parts.side.infos;
+  }
+
+  /** Memory of the side tensors at this moment. */
+  sideCounts(): SideCounts {
+    this.lifetime.enter('count its side tensors');
+    this.#parts.leases.synchronize();
+    return this.#parts.side.counts();
+  }
+
+  /**
+   * Raises or lowers `sideBudgetBytes`. Lowering evicts cached rows at once; sequences and hand-overs keep what they
+   * have. Throws KV_INVALID_OPTION, and what the driver throws.
+   */
+  setSideBudget(bytes: number): void {
+    checkInteger('KvCache.setSideBudget', 'bytes', bytes, 1);
+    this.lifetime.enter('set its side budget');
+    this.#parts.leases.synchronize();
+    this.#parts.side.budget.set(bytes);
+    this.pool.capacity.raise();
+  }
+
+  /** Sums since the cache was opened. */
+  get metrics(): CacheMetrics {
+    this.lifetime.enter('read its metrics');
+    return this.#parts.statistics.metrics();
+  }
+
+  /** Checks that pages and rows add up everywhere. Throws KV_INTERNAL. */
+  verify(): void {
+    this.#checkOpen('verify it');
+    this.#parts.statistics.verify();
+    this.#parts.tiers?.verify();
+  }
+
+  /** What it looks like, for those that watch it: bounded in size and in time, by one crossing. @internal */
+  picture(): CachePicture {
+    this.#checkOpen('draw it');
+    return pictureOf(this.#parts.memory, this.#parts.cached);
+  }
+
+  /** All there is to know, as plain objects, for a bug report. */
+  inspect(): Readonly<Record<string, unknown>> {
+    this.#checkOpen('inspect it');
+    return this.#parts.statistics.inspect();
+  }
+
+  /**
+   * Writes a pattern made of `key`, tensor and token into tokens [fromToken, fromToken + tokens) of every tensor, so
+   * that a test can prove whose bytes are where. The tokens must have memory. Returns the bytes written.
+   */
+  stamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
+    this.lifetime.enter('stamp');
+    return this.#parts.access.stamp(sequence, fromToken, tokens, key);
+  }
+
+  /** Counts the tokens of which any tensor differs from what `stamp` wrote under `key`. */
+  verifyStamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
+    this.lifetime.enter('verify');
+    return this.#parts.access.countWrong(sequence, fromToken, tokens, key);
+  }
+
+  /**
+   * Ends all in order: no request and no sequence begins any more; the schedulers end theirs and wait for the engine's
+   * pass; the work of released sequences is waited for; the tiers store what is finished and close; the cache closes.
+   * Rejects with KV_TIMEOUT or KV_ABORTED while an engine does not answer, and with KV_TIER_STALLED or what a tier's
+   * `close` throws once all else is closed. May be called again.
+   */
+  async shutdown(options: WaitOptions = {}): Promise<void> {
+    if (this.isClosed) return;
+    readWaitOptions('KvCache.shutdown', options);
+    this.lifetime.beginShutdown();
+    await Promise.all(this.lifetime.schedulers.map((scheduler) => scheduler.close(options)));
+    const { memory, leases } = this.#parts;
+    if (!this.isClosed) {
+      memory.background.attempt(() => {
+        memory.fences.finish();
+        leases.pollRetirement();
+      });
+    }
+    try {
+      await this.prefixes.tiers?.close();
+    } finally {
+      this.close();
+    }
+  }
+
+  /**
+   * Detaches views, stops the mapper, unmaps everything, frees the addresses, and closes the pool if it is the cache's
+   * own. Throws KV_DRIVER_IN_USE while a scheduler's engine computes on it; that no other work on it will be launched
+   * is the caller's word. Streams named in fences are waited for. Finished text that tiers were not offered yet is
+   * lost, and a warning says so once: `shutdown` stores it. Idempotent; after a failure of the driver call it again, it
+   * goes on.
+   */
+  close(): void {
+    if (this.lifetime.isClosed) return;
+    const { memory: { native, views, background, slots, fences }, side, closeSide, ownsPool } = this.#parts;
+    if (this.lifetime.beginClose()) {
+      this.#parts.tiers?.end();
+      slots.endAll();
+      this.#parts.tiers?.selections.endAll();
+      views.revokeAll();
+      side.close();
+      this.prefixes.close();
+    }
+    fences.finish();
+    closeSide();
+    native.close();
+    this.pool.removeUser(this.#membership.memory);
+    if (ownsPool) this.pool.close();
+    else background.attempt(() => this.pool.keepToBudget());
+    this.lifetime.endClose();
+    unclosed.unregister(this);
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.shutdown();
+  }
+
+  #pollFences(): void {
+    const { leases, memory } = this.#parts;
+    if (leases.waiting > 0) memory.background.attempt(() => { leases.pollRetirement(); });
+  }
+
+  /** Before a commit, where it does more than a step of steady decode. */
+  #checkStack(): void {
+    if (this.#parts.leases.waiting > 0 || this.prefixes.hasBlockEvents) checkStack();
+  }
+
+  #checkOpen(operation: string): void {
+    this.lifetime.check(operation);
+  }
+}

@@ -1,0 +1,230 @@
+// LayerReads: what is read of a stored text for one sequence's selection, layer by layer. What depends on no queries is
+// read ahead, so that a tier works while layers are computed: what the selector looks at (probe keys, all keys) of the
+// next two layers, and, where tokens are chosen without looking or all are loaded, K and V of the next layer.
+
+import { types } from 'node:util';
+
+import { createError } from '../../base/errors.js';
+import { isDetached, isInt32Array, lengthOf } from '../../base/typed-arrays.js';
+import type { TensorSpec } from '../../base/dtypes.js';
+import type { BlockRows } from './block-rows.js';
+import type { Probe } from './probes.js';
+import type { ReadSelection } from './selected-text.js';
+import { countAt } from './selectors.js';
+
+/** One layer's stripes of a stored block, and what they are of. */
+export interface StoredLayer {
+  readonly key: TensorSpec;
+  readonly value: TensorSpec;
+  readonly keyStripe: number;
+  readonly valueStripe: number;
+  readonly probe: Probe | undefined;
+  readonly probeStripe: number;
+}
+
+/** Keys that a selector looks at. */
+export interface LookedAt {
+  readonly bytes: Uint8Array;
+  readonly heads: number;
+}
+
+/** Rows of the tokens that a layer was given. */
+export interface ReadRows {
+  readonly chosen: Int32Array;
+  /** Its selector chose none: these are all. */
+  readonly isFallBack: boolean;
+  readonly keyBytes: Uint8Array;
+  readonly valueBytes: Uint8Array;
+}
+
+export interface LayerReadsParts {
+  readonly rules: ReadSelection;
+  readonly rows: BlockRows;
+  /** By the layer's number in the whole model, in order. */
+  readonly layers: ReadonlyMap<number, StoredLayer>;
+  /** The text [from, to) that is selected from. */
+  readonly from: number;
+  readonly to: number;
+}
+
+/** Layers of which the keys that are looked at are read ahead. */
+const keysAhead = 2;
+
+export class LayerReads {
+  readonly #parts: LayerReadsParts;
+  readonly #order: readonly number[];
+  /** How many tokens a layer gets. */
+  readonly #count: number;
+  /** By layer, what was begun and not yet taken. */
+  readonly #keys = new Map<number, Promise<LookedAt>>();
+  readonly #rows = new Map<number, Promise<ReadRows>>();
+  readonly #stopping = new AbortController();
+
+  /** Begins with the first layers. */
+  constructor(parts: LayerReadsParts) {
+    this.#parts = parts;
+    this.#order = [...parts.layers.keys()];
+    this.#count = countAt(parts.rules.ratio, parts.to - parts.from);
+    this.#readAhead(0);
+  }
+
+  /** Aborted by `stop`. */
+  get stopped(): AbortSignal {
+    return this.#stopping.signal;
+  }
+
+  /** Whether keys are needed to choose, and so are queries. */
+  get looks(): boolean {
+    const { rules: { selector }, from, to } = this.#parts;
+    return selector.looksAt !== 'nothing' && this.#count < to - from;
+  }
+
+  /** What the selector looks at of a layer; undefined: nothing. Rejects with KV_SELECTION_LOST. */
+  lookedAt(layer: number): Promise<LookedAt> | undefined {
+    return this.looks ? this.#begin(this.#keys, layer, () => this.#look(layer)) : undefined;
+  }
+
+  /** Has a layer's tokens chosen, and reads them. Rejects with KV_SELECTION_LOST, and with what a selector throws. */
+  rows(
+    layer: number, scores: readonly Float32Array[], keys: LookedAt | undefined, signal: AbortSignal,
+  ): Promise<ReadRows> {
+    return this.looks ? this.#choose(layer, scores, keys, signal)
+      : this.#begin(this.#rows, layer, () => this.#chooseAhead(layer));
+  }
+
+  /** A layer has its rows, and is computed now: begins to read for the next ones. */
+  isOver(layer: number): void {
+    this.#keys.delete(layer);
+    this.#rows.delete(layer);
+    const next = this.#order.indexOf(layer) + 1;
+    if (next < this.#order.length) this.#readAhead(next);
+    else this.#parts.rows.forget();
+  }
+
+  /** Nothing is read any more. */
+  stop(): void {
+    this.#stopping.abort();
+    this.#keys.clear();
+    this.#rows.clear();
+    this.#parts.rows.forget();
+  }
+
+  #readAhead(index: number): void {
+    for (const layer of this.#order.slice(index, index + (this.looks ? keysAhead : 1))) {
+      if (this.looks) void this.lookedAt(layer);
+      else void this.#begin(this.#rows, layer, () => this.#chooseAhead(layer));
+    }
+  }
+
+  #begin<T>(begun: Map<number, Promise<T>>, layer: number, read: () => Promise<T>): Promise<T> {
+    let reading = begun.get(layer);
+    if (reading === undefined) {
+      reading = read();
+      reading.catch(() => { /* the layer that awaits it hears of it */ });
+      begun.set(layer, reading);
+    }
+    return reading;
+  }
+
+  /** For reads that begin before a layer is asked for. */
+  #limit(): AbortSignal {
+    return AbortSignal.any([AbortSignal.timeout(this.#parts.rules.layerTimeoutMs), this.#stopping.signal]);
+  }
+
+  async #look(layer: number): Promise<LookedAt> {
+    const { rules: { selector }, layers, rows, from, to } = this.#parts;
+    const { key, keyStripe, probe, probeStripe } = layers.get(layer)!;
+    const all = Int32Array.from({ length: to - from }, (_, token) => from + token);
+    const [stripe, heads] = selector.looksAt === 'keys' ? [keyStripe, key.heads] : [probeStripe, probe!.heads];
+    const [bytes] = await rows.read([stripe], all, this.#limit());
+    return { bytes: bytes!, heads };
+  }
+
+  async #chooseAhead(layer: number): Promise<ReadRows> {
+    await Promise.resolve(); // a selector is never called in the middle of `acquire`
+    return this.#choose(layer, [], undefined, this.#limit());
+  }
+
+  async #choose(
+    layer: number, scores: readonly Float32Array[], keys: LookedAt | undefined, signal: AbortSignal,
+  ): Promise<ReadRows> {
+    const { rules: { selector }, layers, rows, from, to } = this.#parts;
+    const stored = layers.get(layer)!;
+    const tokens = to - from;
+    const choice = this.#count < tokens
+      ? checkChoice(selector.select({ layer, tokens, count: this.#count, scores }), tokens)
+      : undefined;
+    const chosen = choice ?? Int32Array.from({ length: tokens }, (_, token) => token);
+    const hasKeys = keys !== undefined && selector.looksAt === 'keys';
+    const stripes = hasKeys ? [stored.valueStripe] : [stored.keyStripe, stored.valueStripe];
+    const read = await rows.read(stripes, chosen.map((token) => from + token), signal);
+    return {
+      chosen, isFallBack: choice === undefined && this.#count < tokens, valueBytes: read.at(-1)!,
+      keyBytes: hasKeys ? rowsOf(keys.bytes, chosen, stored.key.tokenBytes) : read[0]!,
+    };
+  }
+}
+
+/**
+ * A copy of what a selector of the user's returned. The copy is what is checked, by no function of the array's: its own
+ * `every` may say anything, and a worker may write to shared memory meanwhile. A tier that is asked for tokens that it
+ * cannot have would be believed to have lost the block.
+ */
+function checkChoice(chosen: unknown, tokens: number): Int32Array | undefined {
+  if (chosen === undefined) return undefined;
+  const copy = isInt32Array(chosen) && !isDetached(chosen) && lengthOf(chosen) <= tokens ? copyOf(chosen) : undefined;
+  if (copy !== undefined && isAscending(copy, tokens)) return copy;
+  if (types.isPromise(chosen)) {
+    chosen.catch(() => { /* an async selector that fails ends no process; that it is async is reported */ });
+  }
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'SelectionOptions', option: 'selector.select', received: chosen, isReturned: true,
+    expected: `a function that returns an Int32Array of tokens below ${tokens}, ascending, none twice, or undefined`,
+  });
+}
+
+function copyOf(array: Int32Array): Int32Array {
+  const copy = new Int32Array(lengthOf(array));
+  for (let at = 0; at < copy.length; at += 1) copy[at] = array[at]!;
+  return copy;
+}
+
+/** Whether they are tokens of 0 … `tokens` − 1, ascending, none twice. */
+function isAscending(chosen: Int32Array, tokens: number): boolean {
+  let least = 0;
+  for (const token of chosen) {
+    if (token < least || token >= tokens) return false;
+    least = token + 1;
+  }
+  return true;
+}
+
+function rowsOf(bytes: Uint8Array, tokens: Int32Array, tokenBytes: number): Uint8Array {
+  const rows = new Uint8Array(tokens.length * tokenBytes);
+  for (const [row, token] of tokens.entries()) {
+    rows.set(bytes.subarray(token * tokenBytes, (token + 1) * tokenBytes), row * tokenBytes);
+  }
+  return rows;
+}
+
+/** What the promise gives; rejects with KV_SELECTION_LOST once the signal is aborted, whatever the promise does. */
+export async function ended<T>(signal: AbortSignal, promise: Promise<T>): Promise<T>;
+export async function ended<T>(signal: AbortSignal, promise: Promise<T> | undefined): Promise<T | undefined>;
+export async function ended<T>(signal: AbortSignal, promise: Promise<T> | undefined): Promise<T | undefined> {
+  if (promise === undefined) return undefined;
+  const lost = (): Error => createError('KV_SELECTION_LOST', { reason: 'timeout' });
+  if (signal.aborted) { // also where it is there already
+    promise.catch(() => { /* the caller hears of the lost selection instead */ });
+    throw lost();
+  }
+  let stop = (): void => {};
+  const aborted = new Promise<never>((_, reject) => {
+    stop = () => { reject(lost()); };
+    signal.addEventListener('abort', stop, { once: true });
+  });
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener('abort', stop);
+  }
+}
