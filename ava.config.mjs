@@ -1,6 +1,7 @@
-// How AVA runs tests. scripts/test.mjs names the files, most of them in bundles (scripts/tests/selection.mjs); without it AVA runs every
-// file by itself. VKV_TEST_PACKAGE=1 (`npm run test:package`) runs the tests of the packed package and nothing else, which install from
-// the registry. VKV_TEST_PRELOAD is a library that only the test processes load first: a sanitizer's runtime (scripts/sanitize.sh).
+// How AVA runs tests. scripts/test.mjs names the files, most of them in bundles (scripts/tests/selection.mjs); without
+// it AVA runs every file by itself. VKV_TEST_PACKAGE=1 (`npm run test:package`) runs the tests of the packed package
+// and nothing else, which install from the registry. VKV_TEST_PRELOAD is a library that only the test processes load
+// first: a sanitizer's runtime (scripts/sanitize.sh).
 const { VKV_TEST_FILES = '[]', VKV_TEST_PACKAGE, VKV_TEST_PRELOAD, VKV_TEST_TIMEOUT } = process.env;
 const chosen = JSON.parse(VKV_TEST_FILES);
 const all = ['build-test/**/*.test.js', '!build-test/package/**', '!build-test/bundles/**'];
