@@ -103,6 +103,7 @@ export const llamaRows: Readonly<Record<string, Rows>> = {
     encode: () => call(tokenizer().encode.bind(tokenizer()), 'A fox.', { specialTokens: 'parse' }),
     encodeChat: () => call(tokenizer().encodeChat.bind(tokenizer()), messages, {}), // variables are the template library's: it reads all of an array
     decode: () => call(tokenizer().decode.bind(tokenizer()), [1, 2, 3]),
+    bytesOf: () => call(tokenizer().bytesOf.bind(tokenizer()), 5),
   },
   BackgroundTokenizer: {
     close: null, pieces: null,
@@ -114,6 +115,7 @@ export const llamaRows: Readonly<Record<string, Rows>> = {
     encode: () => call(background().encode.bind(background()), 'A fox.', { specialTokens: 'parse', signal: new AbortController().signal }),
     encodeChat: () => call(background().encodeChat.bind(background()), messages, {}, { signal: new AbortController().signal }),
     decode: () => call(background().decode.bind(background()), [1, 2, 3]),
+    bytesOf: () => call(background().bytesOf.bind(background()), 5),
   },
   TextPieces: {
     end: null,
