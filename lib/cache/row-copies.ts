@@ -45,6 +45,13 @@ export class RowCopies {
     return layout.pagesBetween(group * layout.groupRows, layout.rowsFor(slots.length[slot]!));
   }
 
+  /** Throws KV_WORK_QUEUED where a step of the engine keeps the slot from getting a copy of its last group, whose number is `id`. */
+  checkSteps(slot: number, id: number): void {
+    const { fences } = this.#memory;
+    if (fences.pendingStep(slot) >= 0) fences.wait(slot, 'write to');
+    if (!fences.isPending(slot)) for (const other of this.writersOf(id)) fences.checkWritten(other, 'copy the last row of');
+  }
+
   /**
    * Gives the slot a copy of its last group, which must stay as it is. What has queued work on it is copied behind that; the slot
    * itself must not have any: else it is waited for. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED, and what the driver throws.
