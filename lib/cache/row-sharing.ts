@@ -6,6 +6,7 @@
 // Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
 
 import { isKvError } from '../base/errors.js';
+import { isKvError } from '../base/errors.js';
 import type { CachedRows } from './cached-rows.js';
 import { type Lease, noForeignRow, sharedTails, type SlotMemory, slotStates } from './slots.js';
 
@@ -59,20 +60,18 @@ export class RowSharing {
   }
 
   /**
-   * Before a copy of the slot's last group is refused: the index hears what sequences have computed, by which the slot
-   * may need none. `mayEvict`: what is cached behind the slot's tokens there, and no running sequence uses, goes.
-   * Returns whether the slot can be written to then.
+   * For want of the pages of a copy: what is cached behind the slot's tokens in its last group, and no running sequence
+   * uses, goes. Returns whether the slot can be written to then.
    */
-  claimTail(slot: number, mayEvict: boolean): boolean {
+  claimTail(slot: number): boolean {
     const { registry, tokens } = this.#cached;
     const tail = this.#sharedTail(slot);
     if (tail < 0 || tokens.of(slot) === undefined || registry.ownersOf(registry.idsOf(slot)[tail]!) > 1) {
       return tail < 0;
     }
     this.#cached.flushCommits();
-    if (mayEvict && this.#sharedTail(slot) >= 0 && !this.#cached.withheld.has(registry.idsOf(slot)[tail]!)) {
-      this.#cached.claim(slot, tail);
-    }
+    if (this.#cached.withheld.has(registry.idsOf(slot)[tail]!)) return false;
+    this.#cached.claim(slot, tail);
     return this.#sharedTail(slot) < 0;
   }
 
@@ -87,6 +86,21 @@ export class RowSharing {
     if (slots.foreignRow[slot]! >= layout.rowsFor(end)) return;
     fences.wait(slot, 'write to');
     this.#unmapGivenUp(slot);
+  }
+
+  /**
+   * Throws KV_WORK_QUEUED where a step of the engine is in the way of a copy that `makeWritable` would make for one of
+   * these slots, which it is called for in this order. The index first hears what sequences have computed, by which a
+   * slot may need none.
+   */
+  checkSteps(order: readonly number[]): void {
+    try {
+      this.#checkSteps(order);
+    } catch (error) {
+      if (!isKvError(error, 'KV_WORK_QUEUED')) throw error;
+      this.#cached.flushCommits();
+      this.#checkSteps(order);
+    }
   }
 
   /**
@@ -207,14 +221,32 @@ export class RowSharing {
     this.#unmapGivenUp(slot);
   }
 
-  /** The group that holds the slot's last tokens and room for the next, if it must stay as it is; or -1. */
-  #sharedTail(slot: number): number {
+  #checkSteps(order: readonly number[]): void {
+    const { fences } = this.#memory;
+    const left = new Map<number, number>();
+    for (const slot of order) {
+      const tail = this.#sharedTail(slot, left);
+      if (tail < 0) continue;
+      const id = this.#cached.registry.idsOf(slot)[tail]!;
+      if (fences.pendingStep(slot) >= 0) fences.wait(slot, 'write to');
+      if (!fences.isPending(slot)) {
+        for (const other of this.writersOf(id)) fences.checkWritten(other, 'copy the last row of');
+      }
+      left.set(id, (left.get(id) ?? 0) + 1);
+    }
+  }
+
+  /**
+   * The group that holds the slot's last tokens and room for the next, if it must stay as it is when so many slots have
+   * `left` it; or -1.
+   */
+  #sharedTail(slot: number, left?: ReadonlyMap<number, number>): number {
     const { slots, groups } = this.#memory;
     const { registry, tokens } = this.#cached;
     const tail = groups.wholeRows(slots.length[slot]!);
     if (tail === groups.rowsFor(slots.length[slot]!) || tail >= registry.named[slot]!) return -1;
     const id = registry.idsOf(slot)[tail]!;
-    if (registry.numbers.mappers[id]! > 1) return tail;
+    if (registry.numbers.mappers[id]! - (left?.get(id) ?? 0) > 1) return tail;
     if (slots.sharedTail[slot] !== sharedTails.truncated) return -1;
     return tokens.isTailWritable(slot, tail) ? -1 : tail;
   }

@@ -234,7 +234,7 @@ export class BatchRows {
   /**
    * Gives every sequence of the batch rows of its own where it is going to write: first those that no queued work uses,
    * so that the last user of a shared row is left alone with it. Nothing is copied unless all of it has room, behind
-   * what is waited for.
+   * what is waited for, and no step is in the way.
    */
   makeWritable(batch: Batch): void {
     const { slots, tokens, length } = batch;
@@ -246,14 +246,16 @@ export class BatchRows {
       if (numbers.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, numbers.length[slot]! + tokens[index]!);
     }
     const room = this.#checkRoom(batch);
-    const later: number[] = []; // waiting for one ends other slots' queued work too
+    const sharing: number[] = [];
     for (let index = 0; index < length; index += 1) {
-      const slot = slots[index]!;
-      if (numbers.sharedTail[slot] === 0) continue;
-      if (this.#memory.fences.isPending(slot)) later.push(slot);
-      else this.#makeSlotWritable(slot, room);
+      if (numbers.sharedTail[slots[index]!] !== 0) sharing.push(slots[index]!);
     }
-    for (const slot of later) this.#makeSlotWritable(slot, room);
+    const { fences } = this.#memory;
+    // Waiting for one ends other slots' queued work too; a step is not waited for.
+    const waits = (slot: number): number => (fences.pendingStep(slot) >= 0 ? 2 : fences.isPending(slot) ? 1 : 0);
+    const order = [0, 1, 2].flatMap((wait) => sharing.filter((slot) => waits(slot) === wait));
+    this.#sharing.checkSteps(order);
+    for (const slot of order) this.#makeSlotWritable(slot, room);
   }
 
   #makeSlotWritable(slot: number, room: CopyRoom): void {
@@ -261,8 +263,7 @@ export class BatchRows {
     try {
       this.#sharing.makeWritable(slot, room);
     } catch (error) {
-      const isShort = isKvError(error, 'KV_OUT_OF_PAGES');
-      if (!(isShort || isKvError(error, 'KV_WORK_QUEUED')) || !this.#sharing.claimTail(slot, isShort)) throw error;
+      if (!isKvError(error, 'KV_OUT_OF_PAGES') || !this.#sharing.claimTail(slot)) throw error;
       this.#sharing.makeWritable(slot, room);
     }
   }

@@ -143,6 +143,26 @@ cacheTest('a step of the engine is in nobody\'s way where the cache has only not
   for (const sequence of [fork, parent]) sequence.release();
 });
 
+cacheTest('a batch in which a step of the engine is in the way of one sequence copies no row for another', { rows: 8 }, (t, bench) => {
+  const { cache } = bench;
+  const pairs = [1, 2].map((name) => {
+    const parent = cache.acquire({ tokens: tokensOf(name, 4) });
+    bench.compute(parent, 4);
+    return { parent, fork: parent.fork() };
+  });
+  const [free, busy] = pairs as [typeof pairs[0], typeof pairs[0]];
+  const batch = bench.batchOf([busy.parent, 1]);
+  cache.prepare(batch);
+  cache.discard(batch, { fence: { step: 1 } });
+  const third = busy.parent.fork();
+  const { admissiblePages } = cache.counts();
+  t.throws(() => { cache.prepare(bench.batchOf([free.fork, 1], [busy.parent, 1])); }, { code: 'KV_WORK_QUEUED' });
+  t.is(cache.counts().admissiblePages, admissiblePages);
+  t.is(cache.metrics.detachedRows, 1);
+  cache.completeStep(1);
+  for (const sequence of [third, ...pairs.flatMap(({ parent, fork }) => [parent, fork])]) sequence.release();
+});
+
 cacheTests('a prompt that lacks a row is refused before the slot that it would get gives up its text', { rows: 8, slots: 2 }, (t, bench) => {
   const { cache } = bench;
   const speaker = new Speaker(cache);

@@ -195,8 +195,8 @@ async function run(t: ExecutionContext, name: string, world: World, seed: number
   const below = { name, seed, server, random: new Random(seed), count: (what: string, by = 1): void => { counts[what] = (counts[what] ?? 0) + by; } };
   for (let round = 0; round < rounds; round += 1) await runRound(t, world, below);
   t.log(JSON.stringify(counts));
-  if (scale < 1) {
-    t.true(counts['tokens promoted at the end']! > 0);
+  if (scale < 1) { // in one round all that fails may fail
+    t.true(world.canFail === true || counts['tokens promoted at the end']! > 0);
     return;
   }
   t.true(counts['tokens from host']! > 0, 'nothing came from host memory');
