@@ -86,6 +86,11 @@ export class Connections {
     socket.destroySoon = () => { endSlowly(socket); }; // called by Node once the answer is written
   }
 
+  /** Closes those that wait for no answer, also those that have never asked, which Node takes for busy. */
+  closeIdle(): void {
+    for (const [socket, { responses }] of this.#open) if (responses.size === 0) socket.destroy();
+  }
+
   #enter(socket: Socket, address: string): void {
     const connection = {
       address, controller: new AbortController(), responses: new Set<ServerResponse>(), hasAsked: false,

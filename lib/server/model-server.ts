@@ -32,6 +32,7 @@ const lastWordMs = 1_000;
 export class ModelServer {
   readonly #options: ReadServerOptions;
   readonly #server: Server;
+  readonly #connections: Connections;
   readonly #closing = new AbortController();
   #closed: Promise<void> | undefined;
 
@@ -53,7 +54,7 @@ export class ModelServer {
       keepAliveTimeout: keepAliveMs,
     });
     this.#server = server;
-    const open = new Connections(server, {
+    const open = this.#connections = new Connections(server, {
       stallTimeoutMs, most: maxConnections, mostPerAddress: maxConnectionsPerAddress,
       onFull: (socket) => { refuse(socket, tooManyConnections()); },
     });
@@ -138,7 +139,8 @@ export class ModelServer {
     const { scheduler, graceMs } = this.#options;
     this.#closing.abort();
     const over = this.#server.listening ? once(this.#server, 'close') : Promise.resolve();
-    this.#server.close(); // and idle connections with it
+    this.#server.close();
+    this.#connections.closeIdle();
     await atMost(graceMs, over);
     await scheduler.close();
     await atMost(lastWordMs, over);

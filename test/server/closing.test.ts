@@ -70,6 +70,17 @@ test('requests on a connection that stays open are refused while the server clos
   world.cache.close();
 });
 
+test('connections that ask nothing, or never did, do not delay the end', async (t) => {
+  const world = new ServingWorld({ graceMs: 2 ** 31 - 1 });
+  await world.server.listen({ port: 0 });
+  const silent = (await world.connect()).on('error', () => {});
+  t.is((await world.post('/v1/chat/completions', chat('a', { max_tokens: 1 }))).status, 200);
+  const gone = new Promise((resolve) => { silent.once('close', resolve); });
+  await world.server.close();
+  await gone;
+  world.cache.close();
+});
+
 test('missing packages are named', async (t) => {
   const world = new ServingWorld();
   const { scheduler } = world;
