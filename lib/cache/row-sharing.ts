@@ -6,7 +6,6 @@
 // Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
 
 import { isKvError } from '../base/errors.js';
-import { isKvError } from '../base/errors.js';
 import type { CachedRows } from './cached-rows.js';
 import { type Lease, noForeignRow, sharedTails, type SlotMemory, slotStates } from './slots.js';
 
