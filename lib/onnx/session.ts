@@ -3,7 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { native } from '../device/native.js';
-import type { NativeOnnx, NativeOnnxPass } from '../device/native-onnx.js';
+import type { NativeOnnx, NativeOnnxAnswer, NativeOnnxPass } from '../device/native-onnx.js';
 
 export type OnnxArray = Float32Array | BigInt64Array | Int32Array | Uint16Array | Uint8Array;
 
@@ -33,7 +33,8 @@ export interface OnnxRun {
 }
 
 interface Waiting {
-  readonly resolve: (results: readonly OnnxResult[]) => void;
+  /** With the session's version, where it is the one that opened it. */
+  readonly resolve: (results: readonly OnnxResult[], version: string) => void;
   readonly reject: (error: unknown) => void;
   /** What the run reads and writes. */
   readonly kept: unknown;
@@ -56,16 +57,9 @@ export class OnnxSession {
   /** Opens a graph. Rejects with KV_ONNX_UNAVAILABLE where the library cannot be used, KV_ONNX_FAILED where it refuses the graph. */
   static async open(options: { readonly library: string; readonly folder: string; readonly threads: number; readonly model: Uint8Array }): Promise<OnnxSession> {
     const waiting = new Map<number, Waiting>();
-    let version = '';
-    const own = new (native().NativeOnnx)(options, (id, error, text, outputs) => {
-      if (id === 0) version = text;
-      const run = waiting.get(id);
-      waiting.delete(id);
-      if (error !== undefined) run?.reject(error);
-      else run?.resolve(readResults(outputs));
-    });
-    await new Promise((resolve, reject) => {
-      waiting.set(0, { resolve, reject, kept: options.model });
+    const own = new (native().NativeOnnx)(options, answerTo(waiting));
+    const version = await new Promise<string>((resolve, reject) => {
+      waiting.set(0, { resolve: (_results, text) => { resolve(text); }, reject, kept: options.model });
       own.open(0);
     }).catch((error: unknown) => {
       own.close();
@@ -110,6 +104,14 @@ export class OnnxSession {
     this.#waiting.clear();
   }
 }
+
+/** Settles what waits. A function apart, since the session keeps it, and with it all that it could see: the graph's bytes, if that was in `open`. */
+const answerTo = (waiting: Map<number, Waiting>): NativeOnnxAnswer => (id, error, text, outputs) => {
+  const run = waiting.get(id);
+  waiting.delete(id);
+  if (error !== undefined) run?.reject(error);
+  else run?.resolve(readResults(outputs), text);
+};
 
 const closed = (): Error => createError('KV_CLOSED', { operation: 'compute a pass', owner: 'OnnxDecoder' });
 

@@ -2,11 +2,13 @@
 // JavaScript goes on while it computes, and passes end where they are given up.
 
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
-
+import { Session } from 'node:inspector';
 
 import { KvCache, OfflineScheduler, onDemand, type EnginePass, type Sequence } from 'virtual-kv';
+import { OnnxDecoder } from 'virtual-kv/onnx';
 
-import { onnxTest, openOnnxWorld, type OnnxWorld } from './onnx-world.js';
+import { madeDecoder } from './made-decoder.js';
+import { libraryFile, madeFile, onnxTest, openOnnxWorld, type OnnxWorld } from './onnx-world.js';
 
 onnxTest('a cache of another shape, of more tokens, or on a device is refused', async (t) => {
   const world = await openOnnxWorld(t);
@@ -78,6 +80,21 @@ onnxTest('K and V are not copied: a past of 64 MiB is attended to in no more mem
   t.true(more < 8 * 2 ** 20, `${more} bytes`);
   t.log(`${(more / 2 ** 20).toFixed(1)} MiB`);
   sequence.release();
+});
+
+onnxTest('neither the file nor the rewritten graph is kept once a decoder is open', async (t) => {
+  const made = madeDecoder({ hidden: 512, vocabulary: 8_192 }); // 40 MB
+  const inspector = new Session();
+  inspector.connect();
+  const decoder = await OnnxDecoder.open(madeFile(t, { bytes: made.bytes }), { threads: 1, library: libraryFile() });
+  t.teardown(() => { decoder.close(); });
+  for (let turn = 0; turn < 100 && process.memoryUsage().arrayBuffers > 1.5 * made.bytes.length; turn += 1) {
+    inspector.post('HeapProfiler.collectGarbage');
+    await new Promise(setImmediate);
+  }
+  inspector.disconnect();
+  const { arrayBuffers } = process.memoryUsage();
+  t.true(arrayBuffers < 1.5 * made.bytes.length, `${arrayBuffers} bytes, ${made.bytes.length} of them the test's own`);
 });
 
 onnxTest('nothing but the rows is read or written: pages behind them stay untouched, and the answer is right', async (t) => {
