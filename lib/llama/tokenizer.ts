@@ -99,9 +99,10 @@ export class LlamaTokenizer {
 
   /**
    * Bytes of a token, also where they are a part of a character; undefined for a special one, and where its text
-   * depends on those before it.
+   * depends on those before it, or where no token has that number. Throws KV_INVALID_OPTION.
    */
   bytesOf(token: number): Uint8Array | undefined {
+    checkInteger('LlamaTokenizer.bytesOf', 'token', token);
     const name = this.#tokenizer.id_to_token(token);
     return name === undefined ? undefined : this.#bytes.of(name);
   }
