@@ -211,10 +211,14 @@ export class CachedTexts {
     const { tiers } = this;
     const { layout, slots } = this.#memory;
     const cached = this.#cached;
+    const usersNow = (): number[] =>
+      Array.from({ length: slots.count }, (_, slot) => slot).filter((slot) => cached.tokens.of(slot) !== undefined);
+    this.#leases.synchronize();
+    const sequences = usersNow().filter((slot) => !slots.isTransfer(slot)).length;
+    if (sequences > 0 && !preempt) throw createError('KV_PREFIX_IN_USE', { sequences }); // before it ends what tiers do
     tiers?.interrupt();
     this.#leases.synchronize();
-    const users =
-      Array.from({ length: slots.count }, (_, slot) => slot).filter((slot) => cached.tokens.of(slot) !== undefined);
+    const users = usersNow();
     if (users.length > 0 && !preempt) throw createError('KV_PREFIX_IN_USE', { sequences: users.length });
     tiers?.clear();
     for (const slot of users) {

@@ -126,6 +126,24 @@ test('a put that waits for its turn when a reset comes is not stored after it', 
   await close(bench);
 });
 
+test('a reset that is refused ends nothing that tiers do', async (t) => {
+  const slow = new GatedTier('slow');
+  const bench = benchOf(t, [slow]);
+  const { cache } = bench;
+  const { tiers } = cache.prefixes;
+  await tiers!.ready();
+  serve(bench, 3);
+  while (slow.waiting.length === 0) await turn();
+  const running = cache.acquire({ tokens: [1, 2, 3] });
+  t.throws(() => { cache.prefixes.reset(); }, { code: 'KV_PREFIX_IN_USE' });
+  t.is(tiers!.metrics().interruptedTransfers, 0);
+  slow.release();
+  await tiers!.settled();
+  t.is(slow.blocks.size, 10);
+  running.release();
+  await close(bench);
+});
+
 test('a reset while tiers open drops what they have from before', async (t) => {
   const before = new PlainTier('mine');
   const first = benchOf(t, [before]);

@@ -227,7 +227,7 @@ export class TierWorld extends PrefixWorld {
       this.expect(sum === promotedTokens, `${promotedTokens} tokens promoted, ${sum} by tier`);
       this.count('promoted tokens', promotedTokens);
       this.count(end, 1);
-      // A reset that is refused ends transfers too.
+      // A refusal for want of room ends transfers, too.
       if (this.#hasRoom && end !== 'deadline' && end !== 'aborted' && interrupted === this.#interrupted()) {
         // The end of what came, less than a row, may be gone again: a sequence that goes on in that row writes other tokens there.
         const isOver = end === 'complete' || end === 'no-memory';
