@@ -7,6 +7,7 @@ import { Session } from 'node:inspector';
 import { KvCache, OfflineScheduler, onDemand, type EnginePass, type Sequence } from 'virtual-kv';
 import { OnnxDecoder } from 'virtual-kv/onnx';
 
+import { slow } from '../runner/slow.js';
 import { madeDecoder } from './made-decoder.js';
 import { libraryFile, madeFile, onnxTest, openOnnxWorld, type OnnxWorld } from './onnx-world.js';
 
@@ -95,7 +96,7 @@ onnxTest('neither the file nor the rewritten graph is kept once a decoder is ope
   inspector.disconnect();
   const { arrayBuffers } = process.memoryUsage();
   t.true(arrayBuffers < 1.5 * made.bytes.length, `${arrayBuffers} bytes, ${made.bytes.length} of them the test's own`);
-});
+}, slow('makes a model of 40 MB'));
 
 onnxTest('nothing but the rows is read or written: pages behind them stay untouched, and the answer is right', async (t) => {
   const { decoder, cache, stock } = await openOnnxWorld(t, { heads: 8, kvHeads: 4, dim: 128 }); // 32 tokens a row

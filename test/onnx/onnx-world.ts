@@ -22,8 +22,8 @@ const load = createRequire(path.join(home, 'package.json'));
 const missing = process.env['VKV_TEST_ONNXRUNTIME'] === undefined ? whyNoOnnxRuntime() : undefined;
 
 /** A test that computes by onnxruntime. */
-export function onnxTest(title: string, run: Implementation<[]>): void {
-  if (missing === undefined) test(title, run);
+export function onnxTest(title: string, run: Implementation<[]>, declare = test): void {
+  if (missing === undefined) declare(title, run);
   else test.skip(`${title} [${missing}]`, run);
 }
 
