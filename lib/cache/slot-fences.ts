@@ -458,7 +458,7 @@ function fenceMembers(
  * and those that the driver lent.
  */
 export function checkFence(
-  owner: 'Sequence.release' | 'KvCache.commit' | 'KvCache.discard', fence: GivenFence, driver: Driver,
+  owner: 'Sequence.release' | 'KvCache.commit' | 'KvCache.discard' | 'KvCache.step', fence: GivenFence, driver: Driver,
 ): void {
   const { stream } = fence;
   if (driver.info.hasStreams || stream === undefined || stream === 0n) return;
@@ -466,7 +466,7 @@ export function checkFence(
     fence.set(fence.step, 0n);
     return;
   }
-  const verb = { 'Sequence.release': 'Release', 'KvCache.commit': 'Commit', 'KvCache.discard': 'Discard' }[owner];
+  const verb = { 'Sequence.release': 'Release', 'KvCache.commit': 'Commit', 'KvCache.discard': 'Discard', 'KvCache.step': 'End it' }[owner];
   throw createError('KV_INVALID_OPTION', {
     reason: 'range', owner, option: 'fence.stream', expected: '0n or left out on host, which has no streams',
     received: stream, hint: `${verb} once the work is over, or behind the engine's step: \`fence: { step }\`.`,

@@ -5,7 +5,7 @@
 // Invariants: the `length + prepared` tokens of a sequence always have memory; a slot changes hands only when idle,
 // that is released and past its fence; no public method leaves half a change behind.
 
-import { checkInteger } from '../base/options.js';
+import { callable, checkInteger, readArray } from '../base/options.js';
 import { checkStack } from '../base/stack.js';
 import type { Driver } from '../device/driver.js';
 import { cacheNews } from '../device/native.js';
@@ -49,6 +49,8 @@ export class KvCache {
   readonly lifetime: Lifetime;
   readonly #parts: CacheParts;
   readonly #membership: Membership<PoolMember>;
+  /** Of `step`, in no step now. */
+  readonly #batches: Batch[] = [];
 
   /**
    * Reserves the addresses; maps nothing yet. Throws on bad options, KV_OUT_OF_ADDRESS_SPACE, and what the driver
@@ -202,6 +204,40 @@ export class KvCache {
     checkFence('KvCache.discard', fence, this.driver);
     this.#parts.steps.discard(batch, fence);
     this.#pollFences();
+  }
+
+  /**
+   * A step as a whole: gives each sequence memory for its number of new tokens, or none of them; lets `compute` run the
+   * pass over the batch, in the order of `entries`; and makes the tokens valid, or discards them where `compute` throws
+   * or rejects. Steps may overlap where their sequences differ. The batch is used again once the step is over. Resolves
+   * with what `compute` gave; rejects with what it threw, and as `prepare` and `commit` throw. `options` as `commit`'s;
+   * they hold for a pass that failed, too.
+   */
+  async step<T>(
+    entries: readonly (readonly [sequence: Sequence, tokens: number])[], compute: (batch: Batch) => T | PromiseLike<T>,
+    options?: CommitOptions,
+  ): Promise<T> {
+    const owner = 'KvCache.step';
+    const list = readStepEntries(entries);
+    callable<typeof compute>()(compute, { owner, option: 'compute' });
+    checkFence(owner, readFence(owner, options, this.#parts.memory.fences.given), this.driver);
+    this.#checkOpen('begin a step');
+    const batch = this.#batches.pop() ?? this.createBatch();
+    try {
+      batch.clear();
+      for (const [sequence, tokens] of list) batch.add(sequence, tokens);
+      this.prepare(batch);
+      const answer = await compute(batch);
+      this.commit(batch, options);
+      return answer;
+    } catch (error) {
+      if (batch.isPrepared && !this.isClosed) {
+        this.#parts.memory.background.attempt(() => { this.discard(batch, options); });
+      }
+      throw error;
+    } finally {
+      if (!batch.isPrepared) this.#batches.push(batch);
+    }
   }
 
   /** The engine's work up to and including its step `step` is over: fences of steps up to it pass. */
@@ -397,4 +433,14 @@ export class KvCache {
   #checkOpen(operation: string): void {
     this.lifetime.check(operation);
   }
+}
+
+const stepEntries = { owner: 'KvCache.step', option: 'entries' } as const;
+
+/** Throws KV_INVALID_OPTION for what is no array of pairs; `Batch.add` checks what is in them. */
+function readStepEntries(entries: unknown): (readonly [Sequence, number])[] {
+  return readArray(entries, stepEntries, (entry) => {
+    const [sequence, tokens] = readArray(entry, stepEntries, (part) => part);
+    return [sequence as Sequence, tokens as number];
+  });
 }

@@ -123,6 +123,7 @@ export const table: Readonly<Record<string, Rows>> = {
     createBatch: ({ cache }) => call(cache.createBatch.bind(cache), 2),
     discard: ({ cache, batch }) => call(cache.discard.bind(cache), batch),
     prepare: ({ cache }) => call(cache.prepare.bind(cache), cache.createBatch()),
+    step: ({ cache }) => call((entries: never, compute: never, options: never) => cache.step(entries, compute, options), [[cache.acquire(), 1]], () => 1, {}),
     shutdown: ({ cache }) => call(cache.shutdown.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
     settled: ({ cache }) => call(cache.settled.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
     slotFree: ({ cache }) => call(cache.slotFree.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
