@@ -10,7 +10,7 @@ import path from 'node:path';
 import { prepare, root } from './prepare.mjs';
 
 const columns = 96;
-const lines = 21;
+const lines = 22;
 const frames = 28;
 const frameMs = 400;
 const everyMs = 60;

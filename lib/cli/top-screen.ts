@@ -18,6 +18,9 @@ export interface ScreenOptions {
   readonly problem?: string | undefined;
 }
 
+/** The last line; on a terminal also says how it ends. */
+const legend = 'A, B, …: a prefix that slots share · █ its own · ░ not used yet · ▒ kept · q ends';
+
 const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const paints: readonly Paint[] = [colours.cyan, colours.yellow, colours.magenta, colours.green, colours.red, colours.white];
 
@@ -26,7 +29,7 @@ export function topScreen(state: ServerState, { columns, lines, problem }: Scree
   const head = [titleLine(state, columns, problem), '', ...factLines(state, columns), ''];
   const { slots, layout } = state.cache;
   const shown = slots.filter(({ state: of, rows }) => of !== 'idle' || rows > 0).sort((a, b) => Number(a.state === 'idle') - Number(b.state === 'idle') || a.slot - b.slot);
-  const room = lines - head.length - 1;
+  const room = lines - head.length - 2; // the scale, and the legend
   const isCut = shown.length > room;
   const drawn = isCut ? shown.slice(0, Math.max(0, room - 1)) : shown;
   const mapWidth = Math.max(10, columns - 32);
@@ -42,6 +45,7 @@ export function topScreen(state: ServerState, { columns, lines, problem }: Scree
     )),
     ...isCut ? [colours.dim(`and ${formatCount('slot', shown.length - drawn.length)} more`)] : [],
     ...shown.length === 0 ? [colours.dim('No slot has memory.')] : [],
+    colours.dim(legend.slice(0, columns)),
   ];
 }
 

@@ -18,7 +18,7 @@ interface TopFlags {
 export function topCommand(): Command {
   return new Command('top')
     .description('watch a server: slots, sharing, memory, hit rates and times')
-    .argument('<url>', 'the server of `vkv serve`, such as http://127.0.0.1:8000')
+    .argument('[url]', 'the server of `vkv serve`', 'http://127.0.0.1:8000')
     .option('--api-key <key>', 'its key, if it has one (default: VKV_API_KEY)')
     .option('--every-ms <ms>', 'ms from one look to the next, on a terminal', countFrom(100), 1_000)
     .option('--json', 'print its state as JSON, once')

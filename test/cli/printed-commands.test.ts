@@ -40,7 +40,7 @@ test('the documents have commands to check', (t) => {
 
 // test/package runs build-kernels, with a stand-in for nvcc: the real one takes minutes.
 const runnable = commands.filter(({ command: line }) => /^npx vkv (?!build-kernels)/.test(line) && !isPattern(line));
-const isWatcher = (command: string): boolean => command.startsWith('npx vkv top ');
+const isWatcher = (command: string): boolean => /^npx vkv top\b/.test(command);
 const isServer = (command: string): boolean => command.startsWith('npx vkv serve ') && !command.includes('--help');
 
 for (const { document, command } of runnable.filter((each) => isServer(each.command))) {
@@ -56,7 +56,7 @@ for (const { document, command } of runnable.filter((each) => isWatcher(each.com
   test(`${document}: ${command} shows a server, at the port that it has here`, async (t) => {
     const world = new WatchedWorld();
     const url = await world.server.listen({ port: 0 });
-    const child = spawn(vkv, command.replace('http://127.0.0.1:8000', url).split(' ').slice(2), { stdio: ['ignore', 'pipe', 'inherit'], env: { ...process.env, NO_COLOR: '1' } });
+    const child = spawn(vkv, [...command.split(' ').slice(2), url], { stdio: ['ignore', 'pipe', 'inherit'], env: { ...process.env, NO_COLOR: '1' } });
     const [output, [exitCode]] = await Promise.all([text(child.stdout), once(child, 'close')]) as [string, [number]];
     t.is(exitCode, 0);
     t.regex(output, /^storyteller /);

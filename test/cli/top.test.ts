@@ -37,6 +37,10 @@ costly('starts the command')('in a pipe it prints once: requests, times, memory,
   t.true(stdout.split('\n').every((line) => line.length <= 100), 'it fits 100 columns');
 }));
 
+test('without an address it asks the one that `vkv serve` has by default', async (t) => {
+  t.regex((await top(['--help'])).stdout, /\(default:\s+"http:\/\/127\.0\.0\.1:8000"\)/);
+});
+
 test('with --json it prints the state, and a key is asked for', (t) => withWorld(t, { apiKeys: ['k'] }, async (world) => {
   const { exitCode, stderr } = await top([world.url]);
   t.is(exitCode, 1);
