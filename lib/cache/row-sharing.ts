@@ -228,9 +228,7 @@ export class RowSharing {
       if (tail < 0) continue;
       const id = this.#cached.registry.idsOf(slot)[tail]!;
       if (fences.pendingStep(slot) >= 0) fences.wait(slot, 'write to');
-      if (!fences.isPending(slot)) {
-        for (const other of this.writersOf(id)) fences.checkWritten(other, 'copy the last row of');
-      }
+      for (const other of this.writersOf(id)) fences.checkWritten(other, 'copy the last row of');
       left.set(id, (left.get(id) ?? 0) + 1);
     }
   }
