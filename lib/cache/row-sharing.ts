@@ -93,6 +93,7 @@ export class RowSharing {
    * slot may need none.
    */
   checkSteps(order: readonly number[]): void {
+    if (!this.#memory.fences.hasSteps) return;
     try {
       this.#checkSteps(order);
     } catch (error) {
