@@ -93,6 +93,7 @@ export class RowSharing {
    * slot may need none.
    */
   checkSteps(order: readonly number[]): void {
+    if (!this.#memory.fences.hasSteps) return;
     try {
       this.#checkSteps(order);
     } catch (error) {
@@ -228,9 +229,7 @@ export class RowSharing {
       if (tail < 0) continue;
       const id = this.#cached.registry.idsOf(slot)[tail]!;
       if (fences.pendingStep(slot) >= 0) fences.wait(slot, 'write to');
-      if (!fences.isPending(slot)) {
-        for (const other of this.writersOf(id)) fences.checkWritten(other, 'copy the last row of');
-      }
+      for (const other of this.writersOf(id)) fences.checkWritten(other, 'copy the last row of');
       left.set(id, (left.get(id) ?? 0) + 1);
     }
   }

@@ -60,6 +60,11 @@ export class SlotFences {
     return this.#streams.some((fence) => !fence.isIdle);
   }
 
+  /** Whether a step of the engine is to be completed before some slot's fence passes. */
+  get hasSteps(): boolean {
+    return this.#steps.some((step) => step > this.#completedStep);
+  }
+
   /** Whether queued work may still use the slot. */
   isPending(slot: number): boolean {
     if (this.#steps[slot]! > this.#completedStep) return true;
