@@ -31,6 +31,8 @@ interface Block {
   fileBytes: number;
   level: number;
   isReordered: boolean;
+  /** Its sync was refused before its put was answered. */
+  isLost?: boolean;
 }
 
 type Five = [number, number, number, number, number];
@@ -157,6 +159,10 @@ export class DiskStore {
     }
     this.#gone(nameOf(key, 'new')); // the new file took its place
     this.#gone(nameOf(key, 'block'));
+    if (isWanted && coming.isLost === true) {
+      await this.#delete([[nameOf(key, 'block'), coming]]);
+      return this.#refuse('failed');
+    }
     if (isWanted) this.#add(key, coming);
     return { stored: true };
   }
@@ -429,6 +435,10 @@ export class DiskStore {
    * more. @internal
    */
   async lose(keys: readonly string[]): Promise<void> {
+    for (const key of keys) {
+      const coming = this.#coming.get(key);
+      if (coming !== undefined) coming.isLost = true;
+    }
     const known = keys.filter((key) => this.has(key));
     if (known.length === 0) return;
     this.#events.lost?.(known);

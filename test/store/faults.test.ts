@@ -184,6 +184,27 @@ test('a refused sync of what was stored since the last one loses those blocks, a
   });
 }));
 
+test('a block whose sync is refused before its put is answered is not stored', (t) => inFolder(async (directory) => {
+  const faults = new StoreFaults();
+  const lost: string[] = [];
+  const store = await faults.open(options(directory, { threads: 1, durability: 'interval' }), { lost: (keys) => { lost.push(...keys); } });
+  faults.add({ call: 'sync', error: 'EIO' });
+  const storing = put(store, 1);
+  const syncing = t.throwsAsync(store.sync(), { code: 'KV_STORE_FAILED' });
+  const removing = store.remove([keyOf(2)]);
+  // Its thread has delivered all that comes before, and this one has heard of nothing.
+  while (faults.counts().unlink === 0) { /* soon */ }
+  t.deepEqual(await storing, { stored: false, reason: 'failed' });
+  await Promise.all([syncing, removing]);
+  t.false(store.has(keyOf(1)));
+  t.deepEqual(lost, []);
+  assertAccounts(t, store, directory);
+  t.deepEqual(await put(store, 1, 2), { stored: true });
+  await store.sync();
+  await assertExact(t, store, 1, 2);
+  await store.close();
+}));
+
 test('a sync beside another waits until what was stored before is on disk', (t) => inFolder(async (directory) => {
   const faults = new StoreFaults();
   const store = await faults.open(options(directory, { threads: 4, durability: 'interval' }));
