@@ -61,7 +61,10 @@ ReadState BlockReader::ReadHeaderInto(const BlockFile& file, AlignedBuffer& scra
 ReadState BlockReader::ReadHeaderOf(const Key& key, FoundHeader& found, AlignedBuffer& scratch) {
   std::unique_ptr<BlockFile> file;
   const ReadState opened = OpenFile(BlockName(key), file);
-  if (opened != ReadState::kGood) return ReadState::kIo;  // nothing else takes files away
+  if (opened != ReadState::kGood) {
+    (void)context_.calls.SizeOf(context_.PathOf(BlockName(key)), found.file_bytes);  // it takes its room all the same
+    return ReadState::kIo;                                                           // nothing else takes files away
+  }
   if (const int error = file->Size(found.file_bytes, &found.modified_ms)) {
     context_.Failed("fstat", error, context_.counters.failed_reads);
     return ReadState::kIo;
