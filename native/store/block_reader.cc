@@ -25,8 +25,7 @@ void Unorder(const BlockHeader& header, const uint8_t* stored, uint8_t* payload)
 
 ReadState BlockReader::OpenFile(const std::string& name, std::unique_ptr<BlockFile>& file) {
   int error = context_.Open(context_.PathOf(name), O_RDONLY, file);
-  if ((error == EMFILE || error == ENFILE) && open_blocks_.Clear())
-    error = context_.Open(context_.PathOf(name), O_RDONLY, file);
+  if (open_blocks_.Relieve(error)) error = context_.Open(context_.PathOf(name), O_RDONLY, file);
   if (error == ENOENT) return ReadState::kAbsent;
   if (error == 0) return ReadState::kGood;
   context_.Failed("open", error, context_.counters.failed_reads);

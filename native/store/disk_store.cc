@@ -181,7 +181,7 @@ void DiskStore::Close(int64_t id) {
       std::vector<std::string> lost;
       (void)writer_.SyncAll(lost);
     }
-    (void)open_blocks_.Clear();
+    open_blocks_.Clear();
     folder_.reset();
     deliver_({id, {}, {}, {}, {}});
   });
