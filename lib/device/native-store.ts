@@ -47,9 +47,9 @@ export type NativeStoreAnswer = (id: number, error: Error | undefined, numbers: 
 
 /** A store. Its calls return at once; the answer follows. They throw KV_CLOSED once `stop` was called. */
 export interface NativeStore {
-  /** numbers: blocks that have a file; bytes of the folder and its other files. */
+  /** numbers: blocks that have a file; bytes of the folder, and of each unfinished file that could not be deleted; bytes: their keys. */
   open(id: number): void;
-  /** Blocks from the `first` on. bytes: block-header.ts reads them; numbers: bytes of files that cannot be read. */
+  /** Blocks from the `first` on. bytes: block-header.ts reads them; numbers: bytes of files that cannot be read, how many. */
   scan(id: number, first: number, count: number): void;
   /** numbers: the index of a put state; what is left of a failure: 0 nothing, 1 the new file, 2 the block's. */
   put(

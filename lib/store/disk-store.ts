@@ -31,6 +31,8 @@ interface Block {
   fileBytes: number;
   level: number;
   isReordered: boolean;
+  /** Its sync was refused before its put was answered. */
+  isLost?: boolean;
 }
 
 type Five = [number, number, number, number, number];
@@ -157,6 +159,10 @@ export class DiskStore {
     }
     this.#gone(nameOf(key, 'new')); // the new file took its place
     this.#gone(nameOf(key, 'block'));
+    if (isWanted && coming.isLost === true) {
+      await this.#delete([[nameOf(key, 'block'), coming]]);
+      return this.#refuse('failed');
+    }
     if (isWanted) this.#add(key, coming);
     return { stored: true };
   }
@@ -400,6 +406,12 @@ export class DiskStore {
     await this.close();
   }
 
+  /** What a crash left of a block, and could not be deleted when the store was opened. @internal */
+  leaveUnfinished(key: string, fileBytes: number): void {
+    this.#take(fileBytes);
+    this.#leave(nameOf(key, 'new'), fileBytes);
+  }
+
   /** Lists what the files have, and tells it, what was written first before what was written later. @internal */
   async scan(files: number): Promise<void> {
     let next = 0;
@@ -411,7 +423,8 @@ export class DiskStore {
         const { numbers, bytes } = await this.#calls.ask(this, (id) => {
           this.#native.scan(id, first, scannedAtATime);
         });
-        if (numbers[0]! > 0) this.#take(numbers[0]!); // what cannot be read now may be another time
+        this.#fileBytes += numbers[0]!; // what cannot be read now may be another time
+        this.#files += numbers[1]!;
         for (const one of readScan(bytes)) scanned.push(one);
       }
     }));
@@ -429,6 +442,10 @@ export class DiskStore {
    * more. @internal
    */
   async lose(keys: readonly string[]): Promise<void> {
+    for (const key of keys) {
+      const coming = this.#coming.get(key);
+      if (coming !== undefined) coming.isLost = true;
+    }
     const known = keys.filter((key) => this.has(key));
     if (known.length === 0) return;
     this.#events.lost?.(known);
@@ -504,6 +521,10 @@ function bytesOf(key: string): Uint8Array {
   return Buffer.from(key, 'hex');
 }
 
+function keysIn(bytes: Uint8Array): readonly string[] {
+  return Buffer.from(bytes).toString('hex').match(/.{64}/g) ?? [];
+}
+
 /** Stores of this process that are closing, by their place: one that is opened there meanwhile waits for that. */
 const closings = new Map<string, Promise<void>>();
 /** How many have closed. */
@@ -519,12 +540,12 @@ export async function openStore(
     directory: path.resolve(directory), namespace: digest, chunkBytes, threads, direct,
     durability: durabilities.indexOf(durability),
   }, (keys) => {
-    void opened.store?.deref()?.lose(Buffer.from(keys).toString('hex').match(/.{64}/g) ?? []);
+    void opened.store?.deref()?.lose(keysIn(keys));
   }, faults);
   const before = closes;
-  let numbers: Float64Array;
+  let answer: StoreAnswer;
   try {
-    ({ numbers } = await calls.ask(undefined, (id) => { calls.native.open(id); }));
+    answer = await calls.ask(undefined, (id) => { calls.native.open(id); });
   } catch (error) {
     calls.native.stop();
     const closing = closings.get(calls.place);
@@ -532,9 +553,11 @@ export async function openStore(
     await closing?.catch(() => { /* its closer hears of it */ });
     return openStore(options, digest, events, faults);
   }
-  const store = new DiskStore(makerKey, options, calls, numbers[1]!, events);
+  const [files, ownBytes, ...leftBytes] = answer.numbers as unknown as [number, number, ...number[]];
+  const store = new DiskStore(makerKey, options, calls, ownBytes, events);
   try {
-    await store.scan(numbers[0]!);
+    keysIn(answer.bytes).forEach((key, index) => { store.leaveUnfinished(key, leftBytes[index]!); });
+    await store.scan(files);
   } catch (error) {
     unclosed.unregister(store);
     calls.native.stop();

@@ -25,8 +25,7 @@ void Unorder(const BlockHeader& header, const uint8_t* stored, uint8_t* payload)
 
 ReadState BlockReader::OpenFile(const std::string& name, std::unique_ptr<BlockFile>& file) {
   int error = context_.Open(context_.PathOf(name), O_RDONLY, file);
-  if ((error == EMFILE || error == ENFILE) && open_blocks_.Clear())
-    error = context_.Open(context_.PathOf(name), O_RDONLY, file);
+  if (open_blocks_.Relieve(error)) error = context_.Open(context_.PathOf(name), O_RDONLY, file);
   if (error == ENOENT) return ReadState::kAbsent;
   if (error == 0) return ReadState::kGood;
   context_.Failed("open", error, context_.counters.failed_reads);
@@ -61,7 +60,10 @@ ReadState BlockReader::ReadHeaderInto(const BlockFile& file, AlignedBuffer& scra
 ReadState BlockReader::ReadHeaderOf(const Key& key, FoundHeader& found, AlignedBuffer& scratch) {
   std::unique_ptr<BlockFile> file;
   const ReadState opened = OpenFile(BlockName(key), file);
-  if (opened != ReadState::kGood) return ReadState::kIo;  // nothing else takes files away
+  if (opened != ReadState::kGood) {
+    (void)context_.calls.SizeOf(context_.PathOf(BlockName(key)), found.file_bytes);  // it takes its room all the same
+    return ReadState::kIo;                                                           // nothing else takes files away
+  }
   if (const int error = file->Size(found.file_bytes, &found.modified_ms)) {
     context_.Failed("fstat", error, context_.counters.failed_reads);
     return ReadState::kIo;

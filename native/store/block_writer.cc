@@ -55,8 +55,7 @@ Written BlockWriter::Write(const BlockHeader& header, std::span<const uint8_t> p
   std::unique_ptr<BlockFile> file;
   const char* call = "open";
   int error = context_.Open(made, O_WRONLY | O_CREAT | O_TRUNC, file);
-  if ((error == EMFILE || error == ENFILE) && open_blocks_.Clear())
-    error = context_.Open(made, O_WRONLY | O_CREAT | O_TRUNC, file);
+  if (open_blocks_.Relieve(error)) error = context_.Open(made, O_WRONLY | O_CREAT | O_TRUNC, file);
   std::atomic<uint64_t>* counter = &context_.counters.failed_writes;
   if (error == 0) {
     context_.calls.Pass("file-made");
@@ -187,7 +186,8 @@ int BlockWriter::SyncFolder() {
   std::lock_guard lock(folder_mutex_);
   if (synced_changes_ >= mine) return 0;
   const uint64_t all = folder_changes_;
-  const int error = context_.calls.SyncFolder(context_.folder);
+  int error = context_.calls.SyncFolder(context_.folder);
+  if (open_blocks_.Relieve(error)) error = context_.calls.SyncFolder(context_.folder);
   if (error != 0) return context_.Failed("fsync", error, context_.counters.failed_syncs);
   ++context_.counters.syncs;
   synced_changes_ = all;
@@ -206,7 +206,9 @@ bool BlockWriter::SyncAll(std::vector<std::string>& lost) {
   for (const auto& [name, bytes] : files) {
     std::unique_ptr<BlockFile> file;
     bool direct = false;
-    int error = BlockFile::Open(context_.calls, context_.PathOf(name), O_RDONLY, direct, file);
+    const std::string path = context_.PathOf(name);
+    int error = BlockFile::Open(context_.calls, path, O_RDONLY, direct, file);
+    if (open_blocks_.Relieve(error)) error = BlockFile::Open(context_.calls, path, O_RDONLY, direct, file);
     if (error == ENOENT) continue;  // deleted
     if (error == 0) {
       error = file->Sync();

@@ -11,6 +11,12 @@ double Number(PutState state) { return static_cast<double>(state); }
 double Number(LeftFile left) { return static_cast<double>(left); }
 double Number(uint64_t value) { return static_cast<double>(value); }
 
+// Counts a file in the answer of a scan that stays though it is no block.
+void Leave(const FoundHeader& found, Answer& answer) {
+  answer.numbers[0] += Number(ToBlocks(found.file_bytes));
+  answer.numbers[1] += 1;
+}
+
 }  // namespace
 
 DiskStore::DiskStore(StoreOptions options, Deliver deliver)
@@ -49,6 +55,10 @@ void DiskStore::Open(int64_t id) {
     if (answer.status.ok()) {
       keys_ = folder_->TakeKeys();
       answer.numbers = {Number(keys_.size()), Number(folder_->own_bytes())};
+      for (const StoreFolder::Left& left : folder_->left()) {
+        answer.numbers.push_back(Number(left.bytes));
+        answer.bytes.insert(answer.bytes.end(), left.key.bytes.begin(), left.key.bytes.end());
+      }
     } else {
       folder_.reset();
     }
@@ -58,7 +68,7 @@ void DiskStore::Open(int64_t id) {
 
 void DiskStore::Scan(int64_t id, uint64_t first, uint64_t count) {
   queue_.AddRead([this, id, first, count](AlignedBuffer& scratch) {
-    Answer answer = {id, {}, {}, {0}, {}};
+    Answer answer = {id, {}, {}, {0, 0}, {}};
     const uint64_t end = std::min<uint64_t>(keys_.size(), first + count);
     for (uint64_t k = first; k < end && answer.status.ok(); ++k) answer.status = ScanOne(keys_[k], scratch, answer);
     deliver_(std::move(answer));
@@ -82,14 +92,14 @@ Status DiskStore::ScanOne(const Key& key, AlignedBuffer& scratch, Answer& answer
       ++context_.counters.damaged_files;
       if (const int error = context_.calls.Unlink(context_.PathOf(BlockName(key)))) {
         context_.Failed("unlink", error, context_.counters.failed_writes);
-        answer.numbers[0] += Number(ToBlocks(found.file_bytes));
+        Leave(found, answer);
       }
       break;
     case ReadState::kAbsent:
       answer.path = context_.PathOf(BlockName(key));
       return Fail(Code::kStoreVersion, "block", found.version, kFormatVersion);
     case ReadState::kIo:  // it may be readable another time
-      answer.numbers[0] += Number(ToBlocks(found.file_bytes));
+      Leave(found, answer);
       break;
   }
   return Ok();
@@ -171,7 +181,7 @@ void DiskStore::Close(int64_t id) {
       std::vector<std::string> lost;
       (void)writer_.SyncAll(lost);
     }
-    (void)open_blocks_.Clear();
+    open_blocks_.Clear();
     folder_.reset();
     deliver_({id, {}, {}, {}, {}});
   });

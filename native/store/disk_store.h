@@ -43,12 +43,13 @@ class DiskStore {
   // Starts the threads. kDriverCallFailed where the system refuses one.
   Status Start();
 
-  // numbers: [blocks that have a file, bytes of the folder and what is neither block nor foreign]
+  // numbers: [blocks that have a file, bytes of the folder, of each unfinished file that could not be deleted its
+  // bytes], bytes: the keys of these files' blocks
   void Open(int64_t id);
   // Headers of the blocks from the `first` on, `count` at most, in an order that stays. Files that hold nothing of
   // their name are deleted. bytes: of each, the bytes of its header (u32), zeros (u32), when its file was written (f64,
   // ms) and the header as docs/store-format.md has it, up to a multiple of 8; numbers: [bytes of files that cannot be
-  // read or deleted]. kStoreVersion where one is of another format.
+  // read or deleted, how many they are]. kStoreVersion where one is of another format.
   void Scan(int64_t id, uint64_t first, uint64_t count);
   // `payload` stays until the answer. numbers: [a PutState, a LeftFile]
   void Put(int64_t id, BlockHeader header, std::span<const uint8_t> payload);

@@ -1,5 +1,7 @@
 #include "store/open_blocks.h"
 
+#include <errno.h>
+
 namespace vkv::store {
 namespace {
 
@@ -36,10 +38,14 @@ void OpenBlocks::Drop(const std::string& name) {
   DropLast();
 }
 
-bool OpenBlocks::Clear() {
+void OpenBlocks::Clear() {
   std::lock_guard lock(mutex_);
-  if (kept_.empty()) return false;
   while (!kept_.empty()) DropLast();
+}
+
+bool OpenBlocks::Relieve(int error) {
+  if ((error != EMFILE && error != ENFILE) || count() == 0) return false;
+  Clear();
   return true;
 }
 

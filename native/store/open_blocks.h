@@ -27,8 +27,9 @@ class OpenBlocks {
   // one.
   void Keep(const std::string& name, std::shared_ptr<const OpenBlock> block, uint64_t drops);
   void Drop(const std::string& name);
-  // Closes all; false where there were none.
-  bool Clear();
+  void Clear();
+  // Closes all where a call was refused for want of descriptors. True: a second try may succeed.
+  bool Relieve(int error);
   size_t count();
 
  private:

@@ -45,7 +45,10 @@ Status StoreFolder::Open(std::string& path) {
     VKV_RETURN_IF_ERROR(Lock());
     // Another process may have made it meanwhile.
     VKV_RETURN_IF_ERROR(CheckIdentity(is_there));
-    if (!is_there) VKV_RETURN_IF_ERROR(WriteIdentityFile());
+    if (!is_there) {
+      VKV_RETURN_IF_ERROR(SyncFoldersAbove());
+      VKV_RETURN_IF_ERROR(WriteIdentityFile());
+    }
     return List();
   };
   const Status status = open();
@@ -72,6 +75,15 @@ Status StoreFolder::MakeFolder(const std::string& path) {
   const std::string parent = path.substr(0, slash);
   const int synced = context_.calls.SyncFolder(parent);
   return synced == 0 ? Ok() : Unavailable("fsync", synced, parent);
+}
+
+Status StoreFolder::SyncFoldersAbove() {
+  const std::string& directory = context_.options.directory;
+  if (const int error = context_.calls.SyncFolder(directory)) return Unavailable("fsync", error, directory);
+  // Those further up may be beyond this process's rights.
+  for (size_t at = directory.rfind('/'); at != std::string::npos && at > 0; at = directory.rfind('/', at - 1))
+    (void)context_.calls.SyncFolder(directory.substr(0, at));
+  return Ok();
 }
 
 Status StoreFolder::CheckIdentity(bool& is_there) {
@@ -169,7 +181,8 @@ Status StoreFolder::List() {
     } else if (const int error = context_.calls.Unlink(context_.PathOf(name))) {
       context_.Failed("unlink", error, context_.counters.failed_writes);
       uint64_t bytes = 0;
-      if (context_.calls.SizeOf(context_.PathOf(name), bytes) == 0) own_bytes_ += ToBlocks(bytes);
+      (void)context_.calls.SizeOf(context_.PathOf(name), bytes);
+      left_.push_back({key, ToBlocks(bytes)});
     }
   }
   uint64_t folder_bytes = 0;

@@ -22,12 +22,20 @@ class StoreFolder {
 
   // Keys of the blocks that have a file.
   std::vector<Key> TakeKeys() { return std::move(keys_); }
-  // The folder's own size, with the files that are neither blocks nor foreign.
+  // The folder's own size, with the identity and the lock.
   uint64_t own_bytes() const { return own_bytes_; }
+  // Unfinished files that could not be deleted, by the keys of their blocks.
+  struct Left {
+    Key key;
+    uint64_t bytes;
+  };
+  const std::vector<Left>& left() const { return left_; }
 
  private:
   Status MakeFolders();
   Status MakeFolder(const std::string& path);
+  // A start that was cut off may have made folders whose names are not on disk for good.
+  Status SyncFoldersAbove();
   Status CheckIdentity(bool& is_there);
   Status WriteIdentityFile();
   Status Lock();
@@ -38,6 +46,7 @@ class StoreFolder {
   std::string path_;
   std::unique_ptr<BlockFile> lock_;
   std::vector<Key> keys_;
+  std::vector<Left> left_;
   uint64_t own_bytes_ = 0;
 };
 

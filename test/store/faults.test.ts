@@ -184,6 +184,27 @@ test('a refused sync of what was stored since the last one loses those blocks, a
   });
 }));
 
+test('a block whose sync is refused before its put is answered is not stored', (t) => inFolder(async (directory) => {
+  const faults = new StoreFaults();
+  const lost: string[] = [];
+  const store = await faults.open(options(directory, { threads: 1, durability: 'interval' }), { lost: (keys) => { lost.push(...keys); } });
+  faults.add({ call: 'sync', error: 'EIO' });
+  const storing = put(store, 1);
+  const syncing = t.throwsAsync(store.sync(), { code: 'KV_STORE_FAILED' });
+  const removing = store.remove([keyOf(2)]);
+  // Its thread has delivered all that comes before, and this one has heard of nothing.
+  while (faults.counts().unlink === 0) { /* soon */ }
+  t.deepEqual(await storing, { stored: false, reason: 'failed' });
+  await Promise.all([syncing, removing]);
+  t.false(store.has(keyOf(1)));
+  t.deepEqual(lost, []);
+  assertAccounts(t, store, directory);
+  t.deepEqual(await put(store, 1, 2), { stored: true });
+  await store.sync();
+  await assertExact(t, store, 1, 2);
+  await store.close();
+}));
+
 test('a sync beside another waits until what was stored before is on disk', (t) => inFolder(async (directory) => {
   const faults = new StoreFaults();
   const store = await faults.open(options(directory, { threads: 4, durability: 'interval' }));
@@ -267,17 +288,25 @@ test('where descriptors are short, those of blocks that are kept open are closed
   const faults = new StoreFaults();
   const store = await faults.open(options(directory, { threads: 1 }));
   for (const number of [1, 2]) await put(store, number, 0, sizes);
-  for (const [what, again] of [
+  for (const [what, again, call = 'open'] of [
     ['a read', async () => { await assertExact(t, store, 2, 0, sizes); }],
     ['a put', async () => { t.deepEqual(await put(store, 3, 0, sizes), { stored: true }); }],
+    ['a sync of the folder', async () => { t.deepEqual(await put(store, 4, 0, sizes), { stored: true }); }, 'syncFolder'],
   ] as const) {
     await readTokens(t, store, 1, 0, sizes, 0, [1]);
     t.is(store.stats().openFiles, 1);
-    faults.add({ call: 'open', error: 'EMFILE' });
+    faults.add({ call, error: 'EMFILE' });
     await again();
     t.is(store.stats().openFiles, 0, what);
   }
   await store.close();
+  const later = await faults.open(options(directory, { threads: 1, durability: 'interval' }));
+  await readTokens(t, later, 1, 0, sizes, 0, [1]);
+  faults.add({ call: 'open', nth: 2, error: 'EMFILE' }); // behind that of the put
+  await put(later, 5, 0, sizes);
+  await later.sync();
+  t.is(later.stats().openFiles, 0, 'a sync');
+  await later.close();
 }));
 
 test('whichever call of a read fails, once or for good, a block is read exactly or told as unreadable', (t) => inFolder(async (directory) => {

@@ -1,12 +1,13 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
+import * as path from 'node:path';
 
 import test from 'ava';
 
 import { DiskStore } from '#internal/store/disk-store.js';
 import { StoreFaults } from '#internal/store/store-faults.js';
-import { assertExact, fileOf, folderOf, found, inFolder, keyOf, MiB, options, payloadOf, put, scale, withStore } from './store-world.js';
+import { assertAccounts, assertExact, fileOf, folderOf, found, inFolder, keyOf, MiB, options, payloadOf, put, scale, withStore } from './store-world.js';
 
 const world = JSON.stringify(require.resolve('./store-world.js'));
 
@@ -104,6 +105,48 @@ test('one store at a time has a directory, until its process is killed', (t) => 
   child.kill('SIGKILL');
   await once(child, 'exit');
   await withStore(options(directory), (store) => assertExact(t, store, 1));
+}));
+
+test('blocks that cannot be opened when their store is take their room all the same', (t) => inFolder(async (directory) => {
+  const before = await withStore(options(directory), async (store) => {
+    for (const number of [1, 2, 3]) await put(store, number);
+    return store.stats().fileBytes;
+  });
+  const faults = new StoreFaults();
+  const paths = [1, 2, 3].map((number) => fileOf(directory, number));
+  faults.add({ call: 'open', nth: 4, times: 3, error: 'EMFILE' }); // behind the identity, the lock and the identity
+  const store = await faults.open(options(directory, { threads: 1 }));
+  t.like(store.stats(), { blocks: 0, fileBytes: before });
+  await store.close();
+  t.true(paths.every((file) => existsSync(file)));
+  t.is((await found(options(directory))).size, 3);
+}));
+
+test('an unfinished file that cannot be deleted when a store is opened counts, and goes with a later change', (t) => inFolder(async (directory) => {
+  await withStore(options(directory), (store) => put(store, 1));
+  const left = fileOf(directory, 2).replace('.block', '.new');
+  writeFileSync(left, Buffer.alloc(20_000));
+  const faults = new StoreFaults();
+  faults.add({ call: 'unlink', times: 2, error: 'EROFS' });
+  const store = await faults.open(options(directory, { threads: 1, durability: 'none' }));
+  for (let number = 3; number < 103; number += 1) await put(store, number); // more names than the folder had room for
+  t.is(store.stats().leftFiles, 0, 'the second change deletes it');
+  t.false(existsSync(left));
+  assertAccounts(t, store, directory);
+  await store.close();
+}));
+
+test('folders whose sync was refused when they were made are synced by the next start', (t) => inFolder(async (directory) => {
+  const faults = new StoreFaults();
+  const given = options(path.join(directory, 'made', 'here'));
+  faults.add({ call: 'syncFolder', times: 100, error: 'EIO' });
+  await t.throwsAsync(faults.open(given), { code: 'KV_STORE_UNAVAILABLE' });
+  faults.clear();
+  faults.startJournal();
+  const store = await faults.open(given);
+  const synced = new Set(faults.takeJournal().filter(({ call }) => call === 'syncFolder').map((change) => change.path));
+  for (const folder of [directory, path.join(directory, 'made'), given.directory, folderOf(given.directory)]) t.true(synced.has(folder), folder);
+  await store.close();
 }));
 
 test('a store of many blocks is opened by one read for each, and tells all of them', (t) => inFolder(async (directory) => {
