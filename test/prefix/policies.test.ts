@@ -12,6 +12,7 @@ import { evictionWorkloads } from '../bench/eviction-workloads.js';
 import { seedOf } from '../helpers/seed.js';
 import { checkedPolicy } from './checked-policy.js';
 import { SimulatedOwner } from './simulated-owner.js';
+import { costly } from '../runner/slow.js';
 import { scale } from '../runner/tier.js';
 
 /** Rows of one token; a text that shares nothing with others. */
@@ -241,7 +242,7 @@ test('adaptive: learns that texts with long answers return, and keeps them', (t)
 });
 
 for (const { name, requests } of evictionWorkloads) {
-  test(`adaptive: on the workload "${name}" it is at most a point worse than lru`, (t) => {
+  costly('replays a workload')(`adaptive: on the workload "${name}" it is at most a point worse than lru`, (t) => {
     const prompts = requests(2_000, 7); // fewer teach it too little
     const tokens = prompts.reduce((sum, { length }) => sum + length, 0) * HASH_BLOCK_TOKENS;
     for (const capacityBlocks of [500, 2_000]) {

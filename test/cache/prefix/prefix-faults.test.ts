@@ -3,14 +3,13 @@
 
 import { constants } from 'node:os';
 
-import test from 'ava';
-
 import type { Sequence } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
 import { drivers, hostCalls, type BenchOptions, type CacheBench, type DriverName } from '../../helpers/cache.js';
 import { failEach, failIn, type Fault } from '../../helpers/fail-each.js';
 import { assertNothingHeld } from '../../helpers/nothing-held.js';
+import { costly } from '../../runner/slow.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 interface Said {
@@ -143,7 +142,7 @@ const mockKinds: readonly MockCall[] = [
 
 for (const on of drivers) {
   for (const scenario of scenarios) {
-    test(`${scenario.title}: any call that fails leaves no wrong byte (${on})`, (t) => {
+    costly('sweeps a sample of calls')(`${scenario.title}: any call that fails leaves no wrong byte (${on})`, (t) => {
       const kinds = on === 'mock' ? mockKinds : hostCalls.filter((call) => call !== 'ftruncate');
       // On host a mapping that is refused for want of room is made once idle slots have given theirs: not every fault is seen.
       const needed = on === 'host' ? [] : kinds;
