@@ -556,7 +556,9 @@ export async function openStore(
   const [files, ownBytes, ...leftBytes] = answer.numbers as unknown as [number, number, ...number[]];
   const store = new DiskStore(makerKey, options, calls, ownBytes, events);
   try {
-    keysIn(answer.bytes).forEach((key, index) => { store.leaveUnfinished(key, leftBytes[index]!); });
+    // No closure: the one above is the thread's, and would keep what another here uses.
+    const leftKeys = keysIn(answer.bytes);
+    for (let at = 0; at < leftKeys.length; at += 1) store.leaveUnfinished(leftKeys[at]!, leftBytes[at]!);
     await store.scan(files);
   } catch (error) {
     unclosed.unregister(store);
