@@ -370,6 +370,14 @@ export class WholeWorld {
 
   /** Others write to the files of the disk. */
   #damage(): void {
+    try {
+      this.#writeSomewhere();
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error; // a file got its name, or went, meanwhile
+    }
+  }
+
+  #writeSomewhere(): void {
     const { directory } = this.#options;
     const files = fs.readdirSync(directory, { recursive: true, encoding: 'utf8' }).filter((name) => fs.statSync(path.join(directory, name)).size > 0);
     const name = files.filter((file) => fs.statSync(path.join(directory, file)).isFile())[this.#random.integer(files.length)];
