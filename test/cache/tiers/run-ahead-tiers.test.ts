@@ -193,16 +193,17 @@ async function startOver(cache: KvCache, engine: RunAheadEngine, tokens: number[
 async function run(t: ExecutionContext, name: string, world: World, seed: number, server?: RedisServer): Promise<void> {
   const counts: Record<string, number> = {};
   const below = { name, seed, server, random: new Random(seed), count: (what: string, by = 1): void => { counts[what] = (counts[what] ?? 0) + by; } };
-  for (let round = 0; round < rounds; round += 1) await runRound(t, world, below);
+  // Of a disk and a Redis with the same text the faster one gives it, and where a busy machine makes both too slow, neither does.
+  const fromSlower = (): number => ['disk', 'redis'].reduce((sum, tier) => sum + (counts[`tokens from ${tier}`] ?? 0), 0);
+  const isDone = (): boolean => scale < 1 || world.hasDisk !== true || fromSlower() > 0;
+  for (let round = 0; round < rounds || (round < 5 * rounds && !isDone()); round += 1) await runRound(t, world, below);
   t.log(JSON.stringify(counts));
   if (scale < 1) { // in one round all that fails may fail
     t.true(world.canFail === true || counts['tokens promoted at the end']! > 0);
     return;
   }
   t.true(counts['tokens from host']! > 0, 'nothing came from host memory');
-  // Of a disk and a Redis with the same text the faster one gives it, which the machine decides.
-  const slower = ['disk', 'redis'].reduce((sum, tier) => sum + (counts[`tokens from ${tier}`] ?? 0), 0);
-  t.true(world.hasDisk !== true || slower > 0, 'nothing came from below');
+  t.true(isDone(), 'nothing came from below');
   if (world.canFail === true) t.true(counts['failures noticed']! > 0);
 }
 
