@@ -109,6 +109,7 @@ export class SidePages {
 
   unpin(ids: Int32Array, count: number): void {
     this.#addUsersOf(ids, 0, count, -1);
+    for (let index = 0; index < count; index += 1) this.endIfUnused(ids[index]!); // its text may have gone meanwhile
   }
 
   /** A sequence or a lease has the slot from now on. */
@@ -190,7 +191,7 @@ export class SidePages {
 
   /** Ends a page that no slot maps and no text holds. */
   endIfUnused(page: number): void {
-    if (this.#isUsed[page] === 0 || this.#mappers[page] !== 0 || this.#isHeld(page)) return;
+    if (this.#isUsed[page] === 0 || this.#mappers[page] !== 0 || this.#users[page] !== 0 || this.#isHeld(page)) return;
     if (this.#isKept[page] === 1) {
       this.#one[0] = page;
       this.#native.drop(this.#one, 1);

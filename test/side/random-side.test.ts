@@ -36,6 +36,8 @@ interface Setting {
 const settings: readonly Setting[] = [
   { name: 'nothing lost', isLossless: true, memoryBudgetBytes: 512 * MiB, budgets: [1024 * MiB] },
   { name: 'few side pages', memoryBudgetBytes: 512 * MiB, budgets: [3 * MiB, 6 * MiB, 12 * MiB] },
+  // At operation 117 room is made by the end of the text that is being admitted.
+  { name: 'few side pages, the text that is found goes', memoryBudgetBytes: 512 * MiB, budgets: [3 * MiB, 6 * MiB, 12 * MiB], seed: 256634117, operations: 150 },
   { name: 'few pages of K and V', memoryBudgetBytes: 4 * MiB, budgets: [64 * MiB, 8 * MiB] },
   { name: 'scrubbed between tenants', scrub: true, memoryBudgetBytes: 8 * MiB, budgets: [6 * MiB, 20 * MiB] },
   { name: 'a quota of rows for each tenant', tenantRows: 14, memoryBudgetBytes: 32 * MiB, budgets: [32 * MiB] },
