@@ -1,11 +1,11 @@
-// PrefixIndex: which cached text lies in which rows, for whom, and for how long. The facade of this folder. Pure: rows
+// PrefixIndex: maps cached text to rows, per tenant and domain, until eviction. The facade of this folder. Pure: rows
 // are numbers that the owner of the memory gives, and it has no clock of its own. Not for several threads.
 //
-// Who owns a row: the owner counts the sequences that map it; the index says whether it holds it. The index takes rows
-// in `commit` (those of `path.rows` whose tokens it did not have), and lets go of each exactly once per hold, which
-// `dropped` reports. A row is free when no sequence maps it and `isHolding` denies it, and the owner asks both when a
-// sequence unmaps the row and when it reads the row from `dropped`. Rows of duplicate text, which the index never took,
-// are not in `dropped`.
+// Ownership of a row: the owner counts the sequences that map it; the index says whether it holds it. The index takes
+// rows in `commit` (those of `path.rows` whose tokens it did not have), and lets go of each exactly once per hold,
+// which `dropped` reports. A row is free when no sequence maps it and `isHolding` denies it, and the owner asks both
+// when a sequence unmaps the row and when it reads the row from `dropped`. Rows of duplicate text, which the index
+// never took, are not in `dropped`.
 //
 // What the owner can rely on: a row that the index holds does not lose or change a cached token unless the owner writes
 // one where `isWritable` denies it; no row that holds text of an open path is evicted; texts lose their ends first.

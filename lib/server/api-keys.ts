@@ -1,4 +1,4 @@
-// ApiKeys: who a request comes from, by its API key: a tenant, and how urgent its requests may be. Keys are compared by
+// ApiKeys: maps the API key of a request to its tenant and to the highest urgency of its requests. Keys are compared by
 // their digests, in the same time whatever is wrong. Without any key every request passes, and clients name their
 // tenants themselves.
 
