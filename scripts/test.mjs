@@ -12,6 +12,7 @@
 import { spawn } from 'node:child_process';
 import { rmSync } from 'node:fs';
 import path from 'node:path';
+import { stripVTControlCharacters } from 'node:util';
 
 import { prepareExamplePackages, preparePackages, prepareTests, root } from './prepare.mjs';
 import { cpuSeconds, judgeCosts, machineSpeed } from './tests/costs.mjs';
@@ -75,7 +76,7 @@ child.on('close', (code) => {
   // Other processors, other releases of Node.js, sanitizers and single tests have no budget.
   const isWhole = places.length === 0 && flags.length === 0 && !process.env.VKV_TEST_PACKAGE && process.version.startsWith('v20.');
   const judged = judgeCosts(costs, { tier, speed: speeds.toSorted((a, b) => a - b)[Math.floor(speeds.length / 2)], hasBudget: isWhole && !process.env.VKV_TEST_PRELOAD && !preload.length });
-  for (const line of judged.lines) console.log(line);
+  for (const line of [...judged.lines, ...describeFailures(output)]) console.log(line);
   console.log(`virtual-kv: ${cpuSeconds().toFixed(0)} CPU-s in ${Math.round(performance.now() / 1e3)} s`);
   const exitCode = code === 0 ? Math.min(1, judged.excesses) : code ?? 1;
   // A crash, a timeout or no test at all is in no count of AVA's.
@@ -94,10 +95,17 @@ function chosenTests() {
   }
 }
 
+/** What failed once more, behind the costs: whoever reads a log's last lines alone learns which tests, and how the first. */
+function describeFailures(text) {
+  const lines = stripVTControlCharacters(text).split('\n');
+  const failed = lines.filter((line) => /^ *[✘✖×] /.test(line));
+  const first = lines.slice(lines.findLastIndex((line) => line.trim() === '─') + 1).filter((line) => line.trim() !== '');
+  return failed.length === 0 ? [] : ['Failed:', ...failed, ...first.slice(0, 25)];
+}
+
 /** When a test failed, AVA's closing lines leave out the passed ones: these are counted where they are listed. */
 function readSummary(text) {
-  // eslint-disable-next-line no-control-regex -- colours
-  const plain = text.replace(/\u001B\[[0-9;]*m/g, '');
+  const plain = stripVTControlCharacters(text);
   const end = plain.slice(Math.max(0, plain.lastIndexOf('\n  ─')));
   const sum = (pattern) => [...end.matchAll(pattern)].reduce((total, [, count]) => total + Number(count), 0);
   return {
