@@ -86,6 +86,20 @@ export class KvCache {
     return this.#parts.memory.slots.sequences;
   }
 
+  /**
+   * Most pages that a sequence of `tokens` tokens has, of which `promptTokens` are its prompt: in layers that keep the
+   * last tokens alone, those of a pass over its prompt. @internal
+   */
+  pagesFor(tokens: number, promptTokens = tokens): number {
+    const { layout, windows } = this.#parts.memory;
+    return layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(promptTokens);
+  }
+
+  /** Whether `truncate` always takes so many tokens back. @internal */
+  canTakeBack(tokens: number): boolean {
+    return this.#parts.memory.windows.canTakeBack(tokens);
+  }
+
   /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.lifetime.isClosed;
@@ -393,18 +407,19 @@ export class KvCache {
    */
   close(): void {
     if (this.lifetime.isClosed) return;
-    const { memory: { native, views, background, slots, fences }, side, closeSide, ownsPool } = this.#parts;
+    const { memory: { views, windows, background, slots, fences }, side, closeMemory, closeSide, ownsPool } = this.#parts;
     if (this.lifetime.beginClose()) {
       this.#parts.tiers?.end();
       slots.endAll();
       this.#parts.tiers?.selections.endAll();
       views.revokeAll();
+      for (const set of windows.all) set.views.revokeAll();
       side.close();
       this.prefixes.close();
     }
     fences.finish();
     closeSide();
-    native.close();
+    closeMemory();
     this.pool.removeUser(this.#membership.memory);
     if (ownsPool) this.pool.close();
     else background.attempt(() => this.pool.keepToBudget());

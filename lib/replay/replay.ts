@@ -165,7 +165,7 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     const feed = new RequestFeed({ trace, ahead: maxBatch, limit, promptOnly, signal });
     const loop = new ReplayLoop({
       feed, scheduler, arrivals, stepMs, signal, onProgress: settings.onProgress,
-      refusalOf: (request) => refusalOf(request, layout, pool), measure: () => measure(cache, scheduler),
+      refusalOf: (request) => refusalOf(request, cache), measure: () => measure(cache, scheduler),
     });
     const interrupted = await loop.run();
     scheduler.stop();
@@ -219,10 +219,10 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
 }
 
 /** Why a request does not fit an empty cache, to its last token. */
-function refusalOf(request: TraceRequest, layout: Layout, pool: PagePool): Refusal | undefined {
+function refusalOf(request: TraceRequest, cache: KvCache): Refusal | undefined {
   const tokens = peakTokensOf(request);
-  if (tokens > layout.maxTokens) return 'too-long';
-  return layout.pagesFor(layout.rowsFor(tokens)) > pool.counts().budgetPages ? 'too-large' : undefined;
+  if (tokens > cache.layout.maxTokens) return 'too-long';
+  return cache.pagesFor(tokens) > cache.pool.counts().budgetPages ? 'too-large' : undefined;
 }
 
 function measure(cache: KvCache, scheduler: ReplayScheduler): MemorySample {

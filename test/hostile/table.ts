@@ -107,6 +107,7 @@ export const table: Readonly<Record<string, Rows>> = {
       return call(sequence.truncate.bind(sequence), 0);
     },
     view: ({ sequence }) => call(sequence.view.bind(sequence), 0),
+    firstToken: ({ sequence }) => call(sequence.firstToken.bind(sequence), 0),
   },
   KvCache: {
     ...close, ...sideRows.KvCache,

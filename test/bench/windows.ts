@@ -1,0 +1,93 @@
+// What layer sets with windows cost and save: Gemma 3 27B's shape on the simulated device, 64 sequences of 32,768 tokens,
+// against the same model planned as if every layer kept every token. Pages of a sequence, pages mapped for each token
+// that is decoded, and the time of `prepare` and `commit`, in turns.
+
+import { MockDevice } from 'virtual-kv/testing';
+import { KvCache, onDemand, type Batch, type ModelShape } from 'virtual-kv';
+
+import { format, microseconds, percentiles, type BenchResult } from './measure.js';
+
+const sequences = 64;
+const promptTokens = 32_768;
+const passTokens = 2_048;
+const steps = 1_024;
+
+const layers = 62;
+const full = Array.from({ length: layers }, (_, layer) => layer).filter((layer) => layer % 6 === 5);
+const windows = Array.from({ length: layers }, (_, layer) => layer).filter((layer) => layer % 6 !== 5);
+const dense: ModelShape = { layers, kvHeads: 16, headDim: 128, dtype: 'bfloat16' };
+const hybrid: ModelShape = {
+  ...dense, layerSets: [{ kind: 'full', layers: full }, { kind: 'window', layers: windows, windowTokens: 1_024 }],
+};
+
+interface Measured {
+  readonly pages: number;
+  readonly mapsPerToken: number;
+  readonly times: Float64Array;
+}
+
+class Decoding {
+  readonly #mock = new MockDevice({ memoryBytes: 2 ** 44, backing: 'none' });
+  readonly #cache: KvCache;
+  readonly #batch: Batch;
+  readonly #times = new Float64Array(steps);
+  readonly #mapsBefore: number;
+  #step = 0;
+
+  constructor(model: ModelShape) {
+    this.#cache = new KvCache({
+      model, slots: sequences, maxTokens: promptTokens + 2 * steps, memoryBudgetBytes: 2 ** 44, driver: this.#mock.driver,
+      growth: onDemand(), prefixCache: 'off', passTokens, mapper: 'off',
+    });
+    this.#batch = this.#cache.createBatch();
+    const leases = Array.from({ length: sequences }, () => this.#cache.acquire({ promptTokens }));
+    for (let length = 0; length < promptTokens; length += passTokens) {
+      this.#batch.clear();
+      for (const sequence of leases) this.#batch.add(sequence, passTokens);
+      this.#cache.prepare(this.#batch);
+      this.#cache.commit(this.#batch);
+    }
+    this.#batch.clear();
+    for (const sequence of leases) this.#batch.add(sequence, 1);
+    this.#mapsBefore = this.#cache.metrics.foregroundMaps;
+  }
+
+  step(): void {
+    this.#times[this.#step] = microseconds(() => {
+      this.#cache.prepare(this.#batch);
+      this.#cache.commit(this.#batch);
+    });
+    this.#step += 1;
+  }
+
+  end(): Measured {
+    const pages = this.#cache.pool.counts().mappedPages / sequences;
+    const mapsPerToken = (this.#cache.metrics.foregroundMaps - this.#mapsBefore) / (sequences * steps);
+    this.#cache.close();
+    this.#mock.close();
+    return { pages, mapsPerToken, times: this.#times };
+  }
+}
+
+export function windowsOfGemma(): BenchResult {
+  const [kept, sliding] = [new Decoding(dense), new Decoding(hybrid)];
+  for (let index = 0; index < steps; index += 1) {
+    kept.step();
+    sliding.step();
+  }
+  const [of, against] = [sliding.end(), kept.end()];
+  const [time, before] = [percentiles(of.times), percentiles(against.times)];
+  const mean = (times: Float64Array): number => times.reduce((sum, one) => sum + one, 0) / times.length;
+  return {
+    name: `Gemma 3 27B's shape, ${sequences} sequences of 32,768 tokens: windows as windows`,
+    value: `${format(of.pages * 2)} MiB a sequence, ${format(of.mapsPerToken, 3)} pages mapped a token, ` +
+      `${format(time.p50, 1)} µs a step (mean ${format(mean(of.times), 1)})`,
+    against: `every layer keeps all: ${format(against.pages * 2)} MiB, ${format(against.mapsPerToken, 3)} pages, ` +
+      `${format(before.p50, 1)} µs (mean ${format(mean(against.times), 1)}); goal 1.3 × the median`,
+    isGoalMet: time.p50 <= 1.3 * before.p50 && of.pages <= 0.25 * against.pages,
+    numbers: {
+      mebibytes: of.pages * 2, keptMebibytes: against.pages * 2, mapsPerToken: of.mapsPerToken, p50Us: time.p50,
+      keptP50Us: before.p50,
+    },
+  };
+}
