@@ -65,8 +65,13 @@ export {
 export type { CachedBy } from './cache/admission.js';
 export {
   byteOffset, computeLayout, layoutKinds,
-  type Layout, type LayoutKind, type LayoutOptions, type ReservationSpec, type TensorPlacement, type TensorStrides,
+  type ConstantSetLayout, type LayerSetLayout, type Layout, type LayoutKind, type LayoutOptions, type LayoutReason,
+  type ReservationSpec, type RowLayout, type TensorPlacement, type TensorStrides,
 } from './layout/layout.js';
+export type {
+  ChunkSetShape, FixedSetShape, FullSetShape, LayerSetHeads, LayerSetShape, SharedSetShape, StateSetShape,
+  StateTensorShape, WindowSetShape,
+} from './layout/layer-set-shape.js';
 export { tensorsOf, type LayerShape, type ModelShape, type ParallelShape } from './layout/model-shape.js';
 export { PagePool, type PagePoolOptions, type PoolCounts } from './device/page-pool.js';
 export type { CommitOptions, Fence, ReleaseOptions } from './cache/slot-fences.js';

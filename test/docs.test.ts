@@ -97,7 +97,12 @@ for (const [name, file] of Object.entries(documented)) {
 
 test('docs/api.md names every field of a layout', (t) => {
   const section = read('docs/api.md').split(/^## /m).find((part) => part.startsWith('Layouts\n')) ?? '';
-  for (const field of fieldsOf('Layout', 'lib/layout/layout.ts')) t.true(section.includes(`\`${field}\``), field);
+  const fields = [
+    ...['Layout', 'ConstantSetLayout'].flatMap((name) => fieldsOf(name, 'lib/layout/layout.ts')),
+    ...['RowLayout', 'LayerSetLayout'].flatMap((name) => fieldsOf(name, 'lib/layout/set-layout.ts')),
+  ];
+  for (const field of ['groupRows', 'layoutReason', 'facePages']) t.true(fields.includes(field), field);
+  for (const field of fields) t.true(section.includes(`\`${field}\``) || section.includes(`\`${field}(`), field);
 });
 
 test('docs/api.md and the README name every layout and every eviction policy, and the package exports each policy', (t) => {

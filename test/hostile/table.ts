@@ -39,6 +39,13 @@ const schedulerOptions = (world: World) => ({
 });
 const layout = () => kv.computeLayout({ model, layout: 'per-layer', slots: 2, maxTokens: 16, pageBytes });
 
+/** One of each kind. */
+const layerSets = [
+  { kind: 'full', layers: [0], layout: 'sliced', headDim: 32 }, { kind: 'window', layers: [1], windowTokens: 4, layout: 'auto' },
+  { kind: 'chunk', layers: [2], chunkTokens: 4, kvHeads: 1 }, { kind: 'shared', layers: [3], of: 1 }, { kind: 'fixed', layers: [4], tokens: 3 },
+  { kind: 'state', layers: [5], tensors: [{ name: 'conv', shape: [3, 4], dtype: 'float32' }], faces: 2 },
+];
+
 /** What was opened goes with the world. */
 function opened<T extends { close(): unknown }>(world: World, one: T): T {
   world.closable.push(one);
@@ -59,7 +66,7 @@ export const table: Readonly<Record<string, Rows>> = {
   lru: { call: null }, onDemand: { call: null },
   ahead: { call: () => call(kv.ahead, 16) },
   byteOffset: { call: () => call(kv.byteOffset, layout().tensors[0], 1, 2) },
-  computeLayout: { call: () => call(kv.computeLayout, { model, layout: 'fused', slots: 2, maxTokens: 16, pageBytes }) },
+  computeLayout: { call: () => call(kv.computeLayout, { model: { ...model, layers: 6, layerSets }, layout: 'fused', slots: 2, maxTokens: 16, pageBytes }) },
   contentHash: { call: () => call(kv.contentHash, Uint8Array.of(1)) },
   dtypeBytes: { call: () => call(kv.dtypeBytes, 'float16') },
   greedy: { call: () => call(kv.greedy, floats(4), 0) },
