@@ -7,19 +7,20 @@
 namespace vkv {
 
 Status KvCache::Keep(std::span<const KeepCommand> commands) {
-  const size_t width = layout().reservations();
   const auto end_of = [this](const KeepCommand& command) {
     return command.group * group_rows_ + std::min(command.rows, group_rows_);
   };
   std::lock_guard lock(mutex_);
   for (const KeepCommand& command : commands) {
-    const int32_t to = end_of(command);
-    if (command.id >= kMostRowIds || to <= command.group * group_rows_ || to > slots_[command.slot].rows)
+    const int32_t from = command.group * group_rows_, to = end_of(command);
+    const Slot& slot = slots_[command.slot];
+    if (command.id >= kMostRowIds || from < slot.first || to <= from || to > slot.rows)
       return Fail(Code::kInternal, "Keep", command.slot, command.group);
   }
   for (const KeepCommand& command : commands) {
-    const size_t from = command.group * group_rows_ * width;
-    kept_.Keep(command.id, std::span(slots_[command.slot].pages).subspan(from, end_of(command) * width - from));
+    const Slot& slot = slots_[command.slot];
+    const ptrdiff_t from = IndexOf(slot, command.group * group_rows_);
+    kept_.Keep(command.id, std::span(slot.pages).subspan(from, IndexOf(slot, end_of(command)) - from));
   }
   return Ok();
 }
@@ -48,12 +49,14 @@ Status KvCache::Admit(const AdmitCommand& command) {
   return status;
 }
 
-// Pages of kept groups, behind the slot's rows. Pre: the slot is held.
+// Pages of kept groups, behind the slot's rows; an empty slot begins where they do. Pre: the slot is held.
 Status KvCache::SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run) {
   const size_t width = layout().reservations();
   {
     std::lock_guard lock(mutex_);
-    run = {slot, slots_[slot].rows, slots_[slot].rows, {}};
+    const bool begins = slots_[slot].rows == slots_[slot].first && !groups.ids.empty();
+    run.from = run.to = begins ? groups.from * group_rows_ : slots_[slot].rows;
+    run.slot = slot;
   }
   if (!groups.ids.empty() && run.from != groups.from * group_rows_)
     return Fail(Code::kInternal, "Alias", slot, run.from);
@@ -65,6 +68,7 @@ Status KvCache::SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run) {
     run.pages.insert(run.pages.end(), pages.begin(), pages.end());
     run.to += static_cast<int32_t>(pages.size() / width);
   }
+  if (run.to > static_cast<int64_t>(layout().MaxRows())) return Fail(Code::kInternal, "Alias", slot, run.to);
   return Ok();
 }
 
@@ -75,13 +79,15 @@ Status KvCache::AdmitHeld(const AdmitCommand& command) {
   VKV_RETURN_IF_ERROR(SharedRun(command.slot, command.groups, shared));
   RowRun own{command.slot, shared.to, std::max(shared.to, command.rows), {}};
   uint64_t earmarked = 0;  // as of now
+  int32_t first = 0;
   {
     std::lock_guard lock(mutex_);
     const Slot& slot = slots_[command.slot];
-    earmarked = EarmarkedPages(slot, slot.rows, slot.earmarked_rows);
+    earmarked = EarmarkedPages(slot);
+    first = slot.rows == slot.first ? shared.from : slot.first;
   }
   const uint64_t taken = layout().PagesBetween(own.from, own.to);
-  const uint64_t needed = taken + layout().PagesBetween(own.to, std::max(own.to, command.earmarked_rows));
+  const uint64_t needed = taken + layout().PagesBetween(own.to, std::max(own.to, first + command.earmarked_rows));
   const uint64_t more = needed > earmarked ? needed - earmarked : 0;
   VKV_RETURN_IF_ERROR(pool_->Earmark(more));
   Status status = TakePages(std::span(&own, 1), taken);
@@ -108,6 +114,7 @@ Status KvCache::AdmitHeld(const AdmitCommand& command) {
   pool_->DropEarmark(earmarked + more - needed);
   slot.earmarked_rows = command.earmarked_rows;
   if (run.to == run.from) return Ok();
+  slot.first = first;
   slot.pages.insert(slot.pages.end(), run.pages.begin(), run.pages.end());
   slot.rows = run.to;
   MarkChanged(command.slot);

@@ -57,8 +57,13 @@ export interface NativeCacheCounters {
   readonly detachedRows: number;
   /** Bytes of K and V copied within the cache. */
   readonly copiedBytes: number;
+  /** Of all rows, those that slid among them; their pages in `unmaps`. */
   readonly unmappedRows: number;
   readonly unmaps: number;
+  /** Rows unmapped in front of a slot. */
+  readonly slidRows: number;
+  /** Rows mapped with pages of rows that slid; in no other count of mapped rows. */
+  readonly handedRows: number;
   readonly scrubbedPages: number;
   readonly mappedRows: number;
   readonly mappedPages: number;
@@ -103,13 +108,14 @@ export interface NativeArena {
 }
 
 /**
- * Slots and rows. `pairs` is [slot, rows] × count.
+ * Slots and rows. `pairs` is [slot, rows] × count. A slot maps the rows from its first one, which is 0 until it slides,
+ * to `rows`, where they end; an empty one begins where it ends.
  *
  * The addon writes the arrays that the cache was opened with, on the JavaScript thread and only inside a call: what
- * `grow`, `shrink`, `admit`, `assign`, `alias`, `detach`, `cancel`, `quiesce` and `close` changed stands there when
- * they return or throw, and with it what the mapper has changed by then; no other call changes a slot. `synchronize` is
- * for the mapper's news alone. Where the memory of an array was given away, these calls do what they do and then throw
- * KV_INTERNAL, all but `close`.
+ * `grow`, `shrink`, `slide`, `admit`, `assign`, `alias`, `detach`, `cancel`, `quiesce` and `close` changed stands there
+ * when they return or throw, and with it what the mapper has changed by then; no other call changes a slot.
+ * `synchronize` is for the mapper's news alone. Where the memory of an array was given away, these calls do what they
+ * do and then throw KV_INTERNAL, all but `close`.
  *
  * `shrink`, `admit`, `assign`, `alias` and `detach` cancel what the mapper was asked for the slot before they look at
  * it.
@@ -121,8 +127,24 @@ export interface NativeCache {
   cancel(slot: number): void;
   /** Drops all requests and waits for the row at hand. */
   quiesce(): void;
+  /** Unmaps from the end until the slot ends at row `rows`; before its first row, it is empty and begins there. */
   shrink(slot: number, rows: number): void;
-  /** Sets pages aside until the slot has `rows` rows; with fewer than it has, none are any more. */
+  /**
+   * Unmaps the rows before `first` of each slot; `triples` is [slot, first, rows] × count. Their pages become the rows
+   * that the slot lacks of those before `rows`, as far as they reach; the others go to the pool. Where no row is left
+   * the slot is empty and begins at `first`; an empty one moves there, so that `grow` maps from there on. What is set
+   * aside moves along; it loses rows only where pages do not come free, since others map them too, and the pool has
+   * none.
+   *
+   * The first refusal of the driver ends the call: slots before that one have slid, those behind are as before. Where
+   * it refused to unmap, the slot is as before; where it refused to map, the slot has slid, and the pages went to the
+   * pool. Where it refused the undo too, the slot is in quarantine.
+   */
+  slide(triples: Int32Array, count: number): void;
+  /**
+   * Sets pages aside until the slot has `rows` rows, counted from its first one; with fewer than it has, none are any
+   * more.
+   */
   earmark(slot: number, rows: number): void;
   assign(slot: number, tenant: bigint): void;
   /** Keeps the first `rows` rows of groups as `id`, and only those: `quads` is [slot, group, id, rows] × count. */

@@ -12,6 +12,7 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
                                                   InstanceMethod<&NativeCache::Cancel>("cancel"),
                                                   InstanceMethod<&NativeCache::Quiesce>("quiesce"),
                                                   InstanceMethod<&NativeCache::Shrink>("shrink"),
+                                                  InstanceMethod<&NativeCache::Slide>("slide"),
                                                   InstanceMethod<&NativeCache::Earmark>("earmark"),
                                                   InstanceMethod<&NativeCache::Assign>("assign"),
                                                   InstanceMethod<&NativeCache::Keep>("keep"),
@@ -55,7 +56,9 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   const std::span<double> token_bytes = options.Doubles("tokenBytes");
   const std::span<double> triplets = options.Doubles("tensors");
   Arguments arrays(info, "NativeCache");
+  const bool has_first = !arrays.IsUndefined(4);
   if (arrays.Int32s(2).size() < slots || arrays.Uint8s(3).size() < slots || token_bytes.empty()) options.Refuse();
+  if (has_first && arrays.Int32s(4).size() < slots) options.Refuse();
   if (ThrowIfFailed(env, options.status())) return;
 
   Layout layout(page_bytes, slots, max_tokens, {token_bytes.begin(), token_bytes.end()});
@@ -77,7 +80,8 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   pattern_ = std::make_unique<Pattern>(*cache_, tensors);
   tensors_ = std::move(tensors);
   windows_ = std::make_unique<SlotWindows>(*cache_);
-  arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>());
+  arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>(),
+               has_first ? info[4].As<Napi::Int32Array>() : Napi::Int32Array());
   if (!has_mapper) return;
   mapper_ = std::make_unique<Mapper>(*cache_);
   if (ThrowIfFailed(env, mapper_->Start(), driver_kind_)) return;
@@ -155,6 +159,12 @@ Napi::Value NativeCache::Shrink(const Napi::CallbackInfo& info) {
   CacheArguments given(info, "shrink", cache_->layout());
   const int32_t slot = given.Slot(0), rows = given.Rows(1);
   return ChangeSlot(info, given, slot, [&] { return cache_->Shrink(slot, rows); });
+}
+
+Napi::Value NativeCache::Slide(const Napi::CallbackInfo& info) {
+  CacheArguments given(info, "slide", cache_->layout());
+  const auto commands = given.Slides();
+  return Change(info, given, [&] { return cache_->Slide(commands); });
 }
 
 Napi::Value NativeCache::Earmark(const Napi::CallbackInfo& info) {
@@ -248,6 +258,8 @@ Napi::Value NativeCache::Counters(const Napi::CallbackInfo& info) {
   to.Set("copiedBytes", FromCount(env, from.copied_bytes));
   to.Set("unmappedRows", FromCount(env, from.unmapped_rows));
   to.Set("unmaps", FromCount(env, from.unmaps));
+  to.Set("slidRows", FromCount(env, from.slid_rows));
+  to.Set("handedRows", FromCount(env, from.handed_rows));
   to.Set("scrubbedPages", FromCount(env, from.scrubbed_pages));
   to.Set("mappedRows", FromCount(env, from.mapped_rows));
   to.Set("mappedPages", FromCount(env, from.mapped_pages));

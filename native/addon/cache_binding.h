@@ -30,7 +30,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   static void Define(Napi::Env env, Napi::Object exports);
 
   // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub, mapper},
-  // rows, quarantined)
+  // rows, quarantined, first rows or undefined)
   explicit NativeCache(const Napi::CallbackInfo& info);
   ~NativeCache() override;
 
@@ -40,6 +40,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Cancel(const Napi::CallbackInfo& info);   // (slot)
   Napi::Value Quiesce(const Napi::CallbackInfo& info);
   Napi::Value Shrink(const Napi::CallbackInfo& info);   // (slot, rows)
+  Napi::Value Slide(const Napi::CallbackInfo& info);    // ([slot, first, rows] * count, count)
   Napi::Value Earmark(const Napi::CallbackInfo& info);  // (slot, rows)
   Napi::Value Assign(const Napi::CallbackInfo& info);   // (slot, tenant)
   Napi::Value Keep(const Napi::CallbackInfo& info);     // ([slot, group, id, rows] * count, count)
