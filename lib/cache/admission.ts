@@ -185,7 +185,7 @@ export class Admission {
     try {
       if (this.#side.everything > 0) this.#side.fork(from, slot, slots.tenantOf(from));
       if (windows.all.length > 0) {
-        this.#supply.withRoom(slot, windows.copiedPages(), () => { windows.fork(from, slot); });
+        this.#supply.withRoom(slot, windows.pagesPerRow, () => { windows.fork(from, slot); });
       }
       slots.lease(slot, this.#sharing.fork(from, slot));
     } catch (error) {

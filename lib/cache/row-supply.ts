@@ -443,7 +443,7 @@ export class RowSupply implements PageUser {
   }
 
   #outOfPages(slots: readonly number[], needRows: number, needPages: number): Error {
-    const { pagesPerRow } = this.#layout;
+    const pagesPerRow = this.#layout.pagesPerRow + this.#memory.windows.pagesPerRow;
     const havePages = this.#pool.obtainablePages();
     return createError('KV_OUT_OF_PAGES', {
       needRows, haveRows: Math.floor(havePages / pagesPerRow), needPages, havePages, pagesPerRow,

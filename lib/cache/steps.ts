@@ -267,7 +267,7 @@ export class BatchRows {
     if (windows.all.length === 0) return;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (windows.isSharing(slot)) room.withRoom(slot, windows.copiedPages(), () => { windows.makeWritable(slot); });
+      if (windows.isSharing(slot)) room.withRoom(slot, windows.pagesPerRow, () => { windows.makeWritable(slot); });
     }
   }
 
@@ -296,13 +296,14 @@ export class BatchRows {
   }
 
   /** Where the batch's copies go. Throws KV_OUT_OF_PAGES unless its copies and growth have room together. */
-  #checkRoom({ slots, tokens, length }: Batch): CopyRoom {
+  #checkRoom(batch: Batch): CopyRoom {
+    const { slots, tokens, length } = batch;
     const numbers = this.#memory.slots;
     const supply = this.#supply;
     this.#memory.synchronize(); // pages are counted by its news
     const { windows } = this.#memory;
     const copied = new Map<number, number>();
-    windows.list({ slots, tokens, length });
+    windows.list(batch);
     let { pages, rows } = windows.missing();
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
@@ -312,7 +313,7 @@ export class BatchRows {
         pages += this.#memory.layout.pagesBetween(needed, target);
         rows += target - needed;
       }
-      if (windows.all.length > 0 && windows.isSharing(slot)) pages += windows.copiedPages();
+      if (windows.all.length > 0 && windows.isSharing(slot)) pages += windows.pagesPerRow;
       if (numbers.sharedTail[slot] === 0) continue;
       const id = this.#sharing.contestedTail(slot, copied);
       if (id < 0) continue;

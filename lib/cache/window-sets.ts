@@ -9,11 +9,10 @@
 // Lengths, fences and states of slots are the cache's. Nothing here is cached for other prompts; a fork maps the rows
 // of its parent, and has the last one, into which both write, copied.
 
-import { createError } from '../base/errors.js';
+import { createError, isKvError } from '../base/errors.js';
 import type { NativeCache } from '../device/native.js';
 import type { SlotViews } from '../device/slot-views.js';
 import type { LayerSetLayout } from '../layout/layout.js';
-import type { Batch } from './batch.js';
 import type { SlotFences } from './slot-fences.js';
 import { type Slots, slotStates } from './slots.js';
 
@@ -66,9 +65,27 @@ export class WindowSet {
     return Math.floor(token * this.#tokenBytes / this.#pageBytes);
   }
 
+  /** The first token that lies in a row or behind it. */
+  tokenFrom(row: number): number {
+    return Math.ceil(row * this.#pageBytes / this.#tokenBytes);
+  }
+
   /** The first token of which all bytes are mapped. */
   firstMapped(slot: number): number {
-    return Math.ceil(this.first[slot]! * this.#pageBytes / this.#tokenBytes);
+    return this.tokenFrom(this.first[slot]!);
+  }
+
+  /** The length from which on the layers see nothing before a row. */
+  lengthFrom(row: number): number {
+    const token = this.tokenFrom(row);
+    const { windowTokens, chunkTokens = 1 } = this.layout;
+    if (windowTokens === undefined) return Math.ceil(token / chunkTokens) * chunkTokens;
+    return token === 0 ? 0 : token + windowTokens - 1;
+  }
+
+  /** The longest length that the slot has memory for. */
+  roomTokens(slot: number): number {
+    return Math.floor(this.rows[slot]! * this.#pageBytes / this.#tokenBytes);
   }
 
   /** Whether the slot has memory up to token `end`. */
@@ -141,9 +158,33 @@ export class WindowSet {
     if (this.#count > 0) this.native.request(this.#numbers, this.#count);
   }
 
+  /** Rows that forks map too give no pages for what is set aside. */
   slide(): void {
-    if (this.#count > 0) this.native.slide(this.#numbers, this.#count);
+    if (this.#count === 0) return;
+    this.native.slide(this.#numbers, this.#count);
+    for (let index = 0; index < this.#count; index += 1) {
+      const slot = this.#numbers[3 * index]!;
+      const earmarkedRows = this.earmarkedRows[slot]!;
+      if (earmarkedRows > 0 && this.sharedRows[slot]! > 0) this.#earmarkIfAny(slot, earmarkedRows);
+    }
   }
+
+  #earmarkIfAny(slot: number, rows: number): void {
+    try {
+      this.earmark(slot, rows);
+    } catch (error) {
+      if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
+      this.earmark(slot, 0);
+    }
+  }
+}
+
+/** The first `length` entries of a batch's arrays. */
+export interface SlotsOfBatch {
+  readonly slots: Int32Array;
+  readonly generations: Uint32Array;
+  readonly tokens: Int32Array;
+  readonly length: number;
 }
 
 /** What slots lack: rows, their pages, and those of the pages that are set aside for them. */
@@ -164,17 +205,31 @@ export interface WindowRules {
 export class WindowSets {
   /** Empty where every layer keeps all tokens. */
   readonly all: readonly WindowSet[];
+  /** Pages of a row in each. */
+  readonly pagesPerRow: number;
   readonly #slots: Slots;
   readonly #fences: SlotFences;
   readonly #rules: WindowRules;
   /** Slots with rows that would go but for a pass that may not be over. */
   readonly #waiting = new Set<number>();
+  // What a step asks of each slot, so that in steady decode it reads no set.
+  /** By slot: a length for which every set has memory; there may be memory for more. */
+  readonly #room: Int32Array;
+  /** By slot: the length from which on it writes to no row that a fork may map. */
+  readonly #ownFrom: Int32Array;
+  /** By slot: the length at which rows go, or pages that are set aside. */
+  readonly #workAt: Int32Array;
 
   constructor(all: readonly WindowSet[], slots: Slots, fences: SlotFences, rules: WindowRules) {
     this.all = all;
+    this.pagesPerRow = all.reduce((sum, { layout }) => sum + layout.pagesPerRow, 0);
     this.#slots = slots;
     this.#fences = fences;
     this.#rules = rules;
+    const count = all.length === 0 ? 0 : slots.count;
+    this.#room = new Int32Array(count);
+    this.#ownFrom = new Int32Array(count);
+    this.#workAt = new Int32Array(count);
   }
 
   /** Slots that wait for passes before rows of theirs go. */
@@ -184,14 +239,14 @@ export class WindowSets {
 
   /** Whether the slot lacks memory in some set for `tokens` tokens. */
   isLacking(slot: number, tokens: number): boolean {
-    for (const set of this.all) if (!set.hasRoom(slot, tokens)) return true;
-    return false;
+    if (tokens <= this.#room[slot]!) return false;
+    this.#room[slot] = this.all.reduce((least, set) => Math.min(least, set.roomTokens(slot)), 2 ** 31 - 1);
+    return tokens > this.#room[slot]!;
   }
 
   /** Whether a fork may map the row of a token in some set. */
   isShared(slot: number, token: number): boolean {
-    for (const set of this.all) if (set.rowOf(token) < set.sharedRows[slot]!) return true;
-    return false;
+    return token < this.#ownFrom[slot]!;
   }
 
   /** The same of the row that the slot writes to next. */
@@ -217,7 +272,7 @@ export class WindowSets {
   // What a pass needs.
 
   /** Lists, for `missing` and `grow`, the slots of a batch that lack memory. */
-  list({ slots, tokens, length }: Pick<Batch, 'slots' | 'tokens' | 'length'>): void {
+  list({ slots, tokens, length }: SlotsOfBatch): void {
     for (const set of this.all) {
       set.begin();
       for (let index = 0; index < length; index += 1) {
@@ -241,11 +296,6 @@ export class WindowSets {
     for (const set of this.all) this.#watch(set, () => { set.grow(); });
   }
 
-  /** Pages of a slot's last rows, which `makeWritable` copies. */
-  copiedPages(): number {
-    return this.all.reduce((sum, { layout }) => sum + layout.pagesPerRow, 0);
-  }
-
   /**
    * Gives the slot rows of its own from its length on, in pages for which there is room. Waits for work that is queued
    * for it. Throws KV_WORK_QUEUED where that is a step of the engine, and what the driver throws; what is not its own
@@ -262,11 +312,13 @@ export class WindowSets {
         if (set.rows[slot]! > rows) set.shrink(slot, rows);
         if (rows > row) {
           set.views.revoke(slot);
+          // @ts-expect-error -- to come
           set.native.detachRow(slot, row, length);
         }
       });
       set.sharedRows[slot] = row;
     }
+    this.#plan(slot);
   }
 
   // After a pass.
@@ -275,17 +327,18 @@ export class WindowSets {
    * The slots of a batch have new lengths: rows behind go, or wait for passes that may not be over, and what was set
    * aside for prompts that are computed is less. Throws the driver's first refusal, after all sets; rows then stay.
    */
-  commit({ slots, generations, length }: Batch): void {
+  commit({ slots, generations, length }: SlotsOfBatch): void {
     const numbers = this.#slots;
     let isSliding = false;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (numbers.generation[slot] !== generations[index]) continue;
+      if (numbers.length[slot]! < this.#workAt[slot]! || numbers.generation[slot] !== generations[index]) continue;
       this.#settleEarmark(slot);
       if (this.#isBehind(slot)) {
         isSliding = true;
         this.#waiting.add(slot);
       }
+      this.#plan(slot);
     }
     if (isSliding) this.slide();
   }
@@ -307,7 +360,10 @@ export class WindowSets {
         failure ??= { error };
       }
     }
-    for (const slot of this.#waiting) if (!this.#isBehind(slot)) this.#waiting.delete(slot);
+    for (const slot of this.#waiting) {
+      if (!this.#isBehind(slot)) this.#waiting.delete(slot);
+      this.#plan(slot);
+    }
     if (failure !== undefined) throw failure.error;
   }
 
@@ -334,6 +390,23 @@ export class WindowSets {
       const rows = Math.min(set.earmarkedRows[slot]!, set.layout.mostRows(1, rollbackTokens));
       if (rows < set.earmarkedRows[slot]!) set.earmark(slot, rows);
     }
+  }
+
+  /** Its rows or what is set aside for it have changed: when its next are to go, and where it may write. */
+  #plan(slot: number): void {
+    const { rollbackTokens } = this.#rules;
+    let at = 2 ** 31 - 1;
+    let ownFrom = 0;
+    for (const set of this.all) {
+      at = Math.min(at, set.lengthFrom(set.first[slot]! + 1) + rollbackTokens);
+      if (set.earmarkedRows[slot]! > set.layout.mostRows(1, rollbackTokens)) {
+        at = Math.min(at, this.#slots.earmarkedTokens[slot]!);
+      }
+      ownFrom = Math.max(ownFrom, set.tokenFrom(set.sharedRows[slot]!));
+    }
+    this.#workAt[slot] = at;
+    this.#ownFrom[slot] = ownFrom;
+    this.#room[slot] = 0;
   }
 
   // Rows ahead.
@@ -391,6 +464,8 @@ export class WindowSets {
     } catch (error) {
       this.giveBackEarmark(slot);
       throw error;
+    } finally {
+      this.#plan(slot);
     }
   }
 
@@ -415,12 +490,16 @@ export class WindowSets {
         const row = set.rowOf(length);
         const rows = set.layout.rowsFor(length);
         set.native.assign(to, this.#slots.tenantOf(from));
+        // @ts-expect-error -- to come
         set.native.shareRows(from, to, rows);
+        // @ts-expect-error -- to come
         if (rows > row) set.native.detachRow(to, row, length);
         set.sharedRows[from] = Math.max(set.sharedRows[from]!, row);
         set.sharedRows[to] = row;
       });
     }
+    this.#plan(from);
+    this.#plan(to);
   }
 
   /** Whether every sequence can be taken back by so many tokens. */
@@ -431,21 +510,11 @@ export class WindowSets {
   /** Throws KV_WINDOW_PASSED unless the layers' view from `tokens` tokens is mapped still. */
   checkTruncate(slot: number, tokens: number): void {
     const length = this.#slots.length[slot]!;
-    if (tokens === length || this.#canGoBackTo(slot, tokens)) return;
-    let refused = tokens;
-    let nearest = length;
-    while (nearest - refused > 1) {
-      const middle = Math.floor((refused + nearest) / 2);
-      if (this.#canGoBackTo(slot, middle)) nearest = middle;
-      else refused = middle;
-    }
+    const nearest = this.all.reduce((most, set) => Math.max(most, set.lengthFrom(set.first[slot]!)), 0);
+    if (tokens === length || tokens >= nearest) return;
     throw createError('KV_WINDOW_PASSED', {
       slot, length, tokens, nearestTokens: nearest, rollbackTokens: this.#rules.rollbackTokens,
     });
-  }
-
-  #canGoBackTo(slot: number, tokens: number): boolean {
-    return this.all.every(({ layout, first }) => layout.firstRow(tokens) >= first[slot]!);
   }
 
   /** The sequence is released: views are detached, and nothing is set aside or asked for any more. */
@@ -467,6 +536,7 @@ export class WindowSets {
         failure ??= { error };
       }
     }
+    this.#plan(slot);
     if (failure !== undefined) throw failure.error;
   }
 
@@ -489,6 +559,7 @@ export class WindowSets {
       if (freed >= pages) return false;
       const before = set.rows[slot]!;
       this.#watch(set, () => { set.shrink(slot, rows); });
+      this.#room[slot] = 0;
       freed += set.layout.pagesBetween(set.rows[slot]!, before);
       return true;
     });
@@ -539,7 +610,7 @@ export class WindowSets {
       pages += set.native.verify();
       for (let slot = 0; slot < count; slot += 1) {
         if (state[slot] !== slotStates.active || set.isQuarantined[slot] === 1) continue;
-        if (set.hasRoom(slot, length[slot]!) && set.first[slot]! <= set.layout.firstRow(this.#seenFrom(slot))) continue;
+        if (set.hasRoom(slot, length[slot]!) && set.first[slot]! <= set.layout.firstRow(length[slot]!)) continue;
         throw createError('KV_INTERNAL', { problem: 'a window is not mapped', what: slot, howMany: set.rows[slot]! });
       }
     }
@@ -558,6 +629,7 @@ export class WindowSets {
       set.isQuarantined.forEach((isQuarantined, slot) => {
         if (isQuarantined === 1) this.#slots.withdraw(slot);
       });
+      this.#room.fill(0);
       throw error;
     }
   }

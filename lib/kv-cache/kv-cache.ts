@@ -59,7 +59,7 @@ export class KvCache {
   constructor(options: KvCacheOptions) {
     const parts = openCache(readKvCacheOptions(options), this);
     const { memory, supply, leases, tiers } = parts;
-    this.layout = memory.layout;
+    this.layout = parts.layout;
     this.pool = memory.pool;
     this.prefixes = parts.prefixes;
     this.tensors = memory.tensors;

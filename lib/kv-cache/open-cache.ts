@@ -56,6 +56,8 @@ export interface CacheParts extends SequenceOwner {
   readonly access: SlotAccess;
   /** Undefined without tiers. */
   readonly tiers: CacheTiers | undefined;
+  /** As computed from the model: `memory.layout` has an empty set before these where no layer keeps all tokens. */
+  readonly layout: Layout;
   /** Closes the memory of the layer sets. Does not refer to the cache. */
   readonly closeMemory: () => void;
   /** Closes the memory of the side tensors. Does not refer to the cache. */
@@ -73,22 +75,23 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
       pageBytes: pool.pageBytes,
     });
     checkSets(layout, read);
+    const inner = withFullSet(layout);
     checkRows(layout);
     checkBudget(layout, pool, isOwn);
     const { native: driver, info: { hasStreams } } = pool.driver;
     const fences = new SlotFences({
       driver: () => driver, slots: layout.slots, stream: hasStreams ? read.stream : undefined,
-      hasWindows: layout.sets.length > 1,
+      hasWindows: inner.sets.length > 1,
     });
-    const slots = new Slots(layout, fences, read.slots);
-    const memories = layout.sets.map((set, index) => {
+    const slots = new Slots(inner, fences, read.slots);
+    const memories = inner.sets.map((set, index) => {
       const { rows, isQuarantined } = index === 0 ? slots : newRows(layout.slots);
       const first = new Int32Array(index === 0 ? 0 : layout.slots);
       const native = openNative(pool, layout, set, { rows, isQuarantined, first }, read, natives[0]);
       natives.push(native);
       return { layout: set, native, first, rows, isQuarantined };
     });
-    return openParts({ ...read, model }, cache, { memories, pool, layout, slots, fences }, isOwn);
+    return openParts({ ...read, model }, cache, layout, { memories, pool, layout: inner, slots, fences }, isOwn);
   } catch (error) {
     closeNatives(natives);
     if (isOwn) pool.close();
@@ -107,6 +110,22 @@ export function unclosedCache({ memory: { native, pool }, closeMemory, closeSide
       if (ownsPool) pool.close();
     },
   };
+}
+
+const noRows = {
+  maxTokenBytes: 0, pagesPerRow: 0, rowBytes: 0, tokensPerRow: Infinity, maxRows: 0, groupRows: 1,
+  rowsFor: () => 0, pagesFor: () => 0, pagesBetween: () => 0, pagesIn: () => 0, usedBytes: () => 0,
+};
+
+/** With a set of no layers before the others, if none keeps all tokens: lengths and slots are those of the first set. */
+function withFullSet(layout: Layout): Layout {
+  if (layout.sets[0]!.kind === 'full') return layout;
+  const rows = { ...noRows, tokensIn: () => layout.maxTokens };
+  const empty: LayerSetLayout = {
+    ...rows, kind: 'full', layers: [], tensors: [], reservations: { first: 0, count: 0 }, layout: 'fused',
+    layoutReason: 'given', firstToken: () => 0, firstRow: () => 0, mostRows: () => 0,
+  };
+  return { ...layout, ...rows, sets: [empty, ...layout.sets] };
 }
 
 /** The rows of one layer set, by slot, as the addon writes them. */
@@ -137,7 +156,8 @@ interface OpenMemory {
 }
 
 function openParts(
-  read: ReadKvCacheOptions, cache: object, { memories, pool, layout, slots, fences }: OpenMemory, ownsPool: boolean,
+  read: ReadKvCacheOptions, cache: object, outer: Layout, { memories, pool, layout, slots, fences }: OpenMemory,
+  ownsPool: boolean,
 ): CacheParts {
   const { guard } = pool;
   const background = new BackgroundErrors(cache);
@@ -187,7 +207,7 @@ function openParts(
   }
   return {
     memory, cached, tokens, supply, side, sideRows: new SideRows(side, pool.driver), leases, steps, ahead, lifetime,
-    ownsPool, closeSide, closeMemory: () => { closeNatives(natives); },
+    layout: outer, ownsPool, closeSide, closeMemory: () => { closeNatives(natives); },
     prefixes: new Prefixes(new Prompts(lifetime, encoder, layout.tensors), {
       texts: new CachedTexts(memory, leases, cached, side, tiers), statistics, events, isOn: options !== 'off', cache,
     }),
@@ -218,7 +238,7 @@ function openNative(
   const { first, count } = set.reservations;
   const reservations = layout.reservations.slice(first, first + count);
   const options = {
-    pageBytes, slots, maxTokens, scrub: read.scrub !== 'off', mapper: mapper ?? (read.mapper === 'background'),
+    pageBytes, slots, maxTokens, scrub: read.scrub !== 'off', mapper: mapper === undefined && read.mapper === 'background',
     tokenBytes: Float64Array.from(reservations, ({ tokenBytes }) => tokenBytes),
     tensors: Float64Array.from(set.tensors.map((index) => layout.tensors[index]!).flatMap(
       ({ reservation, offsetBytes, tokenBytes }) => [reservation - first, offsetBytes, tokenBytes])),

@@ -127,10 +127,9 @@ export class CacheStatistics {
       if (state === slotStates.active) usedTokens += numbers.length[slot]!;
     }
     const idleSlots = Math.min(slots[slotStates.idle]!, numbers.freeSequences);
-    const sets = this.#natives().map((set, index): LayerSetCounts => {
-      const { mappedRows, mappedPages } = set.counters();
-      return { kind: layout.sets[index]!.kind, mappedRows, mappedPages };
-    });
+    const sets = this.#natives().map((set, index) => ({ ...layout.sets[index]!, ...set.counters() }))
+      .filter(({ layers }) => layers.length > 0)
+      .map(({ kind, mappedRows, mappedPages }): LayerSetCounts => ({ kind, mappedRows, mappedPages }));
     const sum = (of: 'mappedRows' | 'mappedPages'): number => sets.reduce((total, counts) => total + counts[of], 0);
     const admissiblePages = pool.obtainablePages();
     const pagesFor = (tokens: number): number => layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(tokens);

@@ -10,7 +10,7 @@ import { format, microseconds, percentiles, type BenchResult } from './measure.j
 const sequences = 64;
 const promptTokens = 32_768;
 const passTokens = 2_048;
-const steps = 1_024;
+const steps = 8_192;
 
 const layers = 62;
 const full = Array.from({ length: layers }, (_, layer) => layer).filter((layer) => layer % 6 === 5);

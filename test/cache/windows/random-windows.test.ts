@@ -39,6 +39,8 @@ interface Running {
   readonly sequence: Sequence;
   readonly key: number;
   length: number;
+  /** The longest that it was. */
+  longest: number;
   /** Passes that are not over, and where each began to compute. */
   passes: { readonly step: number; readonly from: number }[];
   readonly sets: Rows[];
@@ -70,8 +72,8 @@ class World {
     this.#pageBytes = sizes[random.integer(sizes.length)]!;
     this.#rollbackTokens = random.integer(2) * random.integer(7);
     const layers = 2 + random.integer(4);
-    const shapes: LayerSetShape[] = [{ kind: 'full', layers: [0] }];
-    let next = 1;
+    let next = random.chance(0.8) ? 1 : 0;
+    const shapes: LayerSetShape[] = next === 0 ? [] : [{ kind: 'full', layers: [0] }];
     while (next < layers) {
       const count = 1 + random.integer(layers - next);
       const of = { layers: Array.from({ length: count }, (_, index) => next + index), layout: layouts[random.integer(3)]! };
@@ -148,7 +150,7 @@ class World {
     if (this.#running.length + this.#retiring.length === 5) return;
     const sequence = this.cache.acquire({ promptTokens: this.#random.integer(80), reserve: this.#random.chance(0.5) ? 'prompt' : 'none' });
     const sets = this.#needs.map((): Rows => ({ first: 0, end: 0, shared: 0 }));
-    this.#running.push({ sequence, key: this.#keys += 1, length: 0, passes: [], sets, stamps: [] });
+    this.#running.push({ sequence, key: this.#keys += 1, length: 0, longest: 0, passes: [], sets, stamps: [] });
     this.#count('start');
   }
 
@@ -186,6 +188,7 @@ class World {
       if (!isCommitted) continue;
       this.cache.stamp(running.sequence, running.length, count, running.key);
       running.length += count;
+      running.longest = Math.max(running.longest, running.length);
     }
     if (isCommitted) this.cache.commit(batch, fence);
     else this.cache.discard(batch, fence);
@@ -205,7 +208,7 @@ class World {
       return { first: rows.first, end: this.#rowsFor(of.length, tokenBytes), shared: row };
     });
     const stamps = [...of.stamps, { key: of.key, from: of.stamps.at(-1)?.to ?? 0, to: of.length }];
-    this.#running.push({ sequence: sequence!, key: this.#keys += 1, length: of.length, passes: [], sets, stamps });
+    this.#running.push({ sequence: sequence!, key: this.#keys += 1, length: of.length, longest: of.length, passes: [], sets, stamps });
     this.#count('fork');
   }
 
@@ -223,7 +226,7 @@ class World {
     const tokens = Math.max(0, length - (this.#random.chance(0.7) ? this.#random.integer(8) : this.#random.integer(length + 1)));
     const canBe = (at: number): boolean => at === length || this.#needs.every((need, index) =>
       this.#firstRow(need, at) >= running.sets[index]!.first);
-    if (tokens >= length - this.#rollbackTokens) this.#t.true(canBe(tokens));
+    if (tokens >= running.longest - this.#rollbackTokens) this.#t.true(canBe(tokens));
     let nearest = tokens;
     while (!canBe(nearest)) nearest += 1;
     try {
