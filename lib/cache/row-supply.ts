@@ -142,8 +142,8 @@ export class RowSupply implements PageUser {
 
   /**
    * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows,
-   * rows of its own up to `rows`, pages set aside up to `earmarkedRows`, and a copy (see NativeCache.admit), and beside,
-   * in layer sets with windows, pages for a prompt. Its own rows are not reclaimed for it.
+   * rows of its own up to `rows`, pages set aside up to `earmarkedRows`, and a copy (see NativeCache.admit); and pages
+   * for a prompt in layer sets with windows. Its own rows are not reclaimed for it.
    */
   admit(
     slot: number, tenant: bigint, { ids, from, to, sharedRows, rows, earmarkedRows, earmarkedTokens, copy }: Admittance,

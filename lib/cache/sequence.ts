@@ -142,8 +142,8 @@ export class Sequence {
    * Its mapped tokens of a tensor (index into `cache.tensors`) as a typed array over the memory itself, host only:
    * `float32` as a Float32Array, `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array,
    * `int8` as an Int8Array. Element [token, head, i] is at (token · tokenBytes + head · headBytes) / elementBytes + i
-   * by the tensor's strides, where `token` counts from `firstToken`. After growth ask again; after release, or before any of it is unmapped, the array is
-   * detached and has length 0.
+   * by the tensor's strides, where `token` counts from `firstToken`. After growth ask again; after release, or before
+   * any of it is unmapped, the array is detached and has length 0.
    */
   view(tensor: number): TensorView {
     const slot = this.#check();

@@ -95,8 +95,8 @@ export class SlotAccess {
     checkInteger('KvCache', 'fromToken', fromToken, 0, maxTokens);
     checkInteger('KvCache', 'tokens', tokens, 0, maxTokens - fromToken);
     const slot = Sequence.slotIn(slots, sequence, `KvCache.${call}`);
-    const hasRoom = (): boolean => slots.hasRoom(slot, fromToken + tokens) && !windows.isLacking(slot, fromToken + tokens);
-    this.#require(call, slot, fromToken + tokens, hasRoom);
+    const end = fromToken + tokens;
+    this.#require(call, slot, end, () => slots.hasRoom(slot, end) && !windows.isLacking(slot, end));
     return slot;
   }
 

@@ -321,6 +321,8 @@ export class SlotMemory {
   readonly native: NativeCache;
   /** By `cacheNews`: what the last `synchronize` heard. */
   readonly news: Float64Array;
+  /** The same, and of the layer sets with windows, in the order of `layout.sets`. */
+  readonly natives: readonly NativeCache[];
   readonly pool: PagePool;
   readonly layout: Layout;
   readonly slots: Slots;
@@ -337,10 +339,16 @@ export class SlotMemory {
   readonly tensors: readonly Tensor[];
 
   readonly #isScrubbed: boolean;
+  readonly #newsOfAll: readonly Float64Array[];
+  /** Failures of each set's mapping in the background that were heard of. */
+  readonly #lateErrors: Float64Array;
 
   constructor({ native, pool, layout, slots, fences, windows, views, background, isScrubbed }: SlotMemoryParts) {
     this.native = native;
     this.news = native.news();
+    this.natives = [native, ...windows.all.map((set) => set.native)];
+    this.#newsOfAll = this.natives.map((of) => of.news());
+    this.#lateErrors = new Float64Array(this.natives.length);
     this.pool = pool;
     this.layout = layout;
     this.slots = slots;
@@ -350,7 +358,7 @@ export class SlotMemory {
     this.background = background;
     this.#isScrubbed = isScrubbed;
     this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * layout.groupRows });
-    const addresses = [native, ...windows.all.map((set) => set.native)].flatMap((of, index) =>
+    const addresses = this.natives.flatMap((of, index) =>
       Array.from({ length: layout.sets[index]!.reservations.count }, (_, reservation) => of.address(reservation)));
     this.tensors = Object.freeze(layout.tensors.map((tensor) => Object.freeze({
       ...tensor, address: addresses[tensor.reservation]! + BigInt(tensor.offsetBytes),
@@ -367,11 +375,24 @@ export class SlotMemory {
    * themselves.
    */
   synchronize(): void {
-    this.native.synchronize();
-    if (this.windows.all.length > 0) this.windows.synchronize();
-    if (this.news[cacheNews.lateErrors] !== this.background.mapperErrors) {
-      this.background.addOfMapper(this.native.mapperState());
+    for (let set = 0; set < this.natives.length; set += 1) {
+      const native = this.natives[set]!;
+      native.synchronize();
+      const lateErrors = this.#newsOfAll[set]![cacheNews.lateErrors]!;
+      if (lateErrors === this.#lateErrors[set]) continue;
+      this.background.addOfMapper(native.mapperState(), this.#lateErrors[set]!);
+      this.#lateErrors[set] = lateErrors;
     }
+  }
+
+  /** Whether the mapper had nothing to do when `synchronize` heard of it. */
+  get isMapperIdle(): boolean {
+    return this.#newsOfAll.every((news) => news[cacheNews.isIdle] === 1);
+  }
+
+  /** Requests that the mapper has dropped, as far as `synchronize` heard. */
+  get droppedRequests(): number {
+    return this.#newsOfAll.reduce((sum, news) => sum + news[cacheNews.droppedRequests]!, 0);
   }
 
   /**

@@ -200,6 +200,8 @@ export interface WindowRules {
   readonly passTokens: number | undefined;
   /** Tokens that `truncate` may always take back. */
   readonly rollbackTokens: number;
+  /** Whether pages are zeroed before another tenant gets them. */
+  readonly isScrubbed: boolean;
 }
 
 export class WindowSets {
@@ -264,11 +266,6 @@ export class WindowSets {
     return this.all.every((set) => set.hasRoom(slot, to) && set.first[slot]! <= set.rowOf(from));
   }
 
-  /** Hears of the mapper. */
-  synchronize(): void {
-    for (const { native } of this.all) native.synchronize();
-  }
-
   // What a pass needs.
 
   /** Lists, for `missing` and `grow`, the slots of a batch that lack memory. */
@@ -312,8 +309,7 @@ export class WindowSets {
         if (set.rows[slot]! > rows) set.shrink(slot, rows);
         if (rows > row) {
           set.views.revoke(slot);
-          // @ts-expect-error -- to come
-          set.native.detachRow(slot, row, length);
+          set.native.detach(slot, row, length, -1, 0n);
         }
       });
       set.sharedRows[slot] = row;
@@ -457,7 +453,7 @@ export class WindowSets {
     try {
       for (const set of this.all) {
         this.#watch(set, () => {
-          set.native.assign(slot, tenant);
+          if (this.#rules.isScrubbed) set.native.assign(slot, tenant);
           if (promptTokens > 0) set.earmark(slot, this.#promptRows(set, promptTokens));
         });
       }
@@ -489,11 +485,9 @@ export class WindowSets {
       this.#watch(set, () => {
         const row = set.rowOf(length);
         const rows = set.layout.rowsFor(length);
-        set.native.assign(to, this.#slots.tenantOf(from));
-        // @ts-expect-error -- to come
+        if (this.#rules.isScrubbed) set.native.assign(to, this.#slots.tenantOf(from));
         set.native.shareRows(from, to, rows);
-        // @ts-expect-error -- to come
-        if (rows > row) set.native.detachRow(to, row, length);
+        if (rows > row) set.native.detach(to, row, length, -1, 0n);
         set.sharedRows[from] = Math.max(set.sharedRows[from]!, row);
         set.sharedRows[to] = row;
       });
@@ -599,26 +593,16 @@ export class WindowSets {
     for (const { native } of this.all) native.quiesce();
   }
 
-  /**
-   * Counts the pages in use in all sets. Throws KV_INTERNAL where records contradict each other: every running sequence
-   * maps what its layers see.
-   */
-  verify(): number {
+  /** Throws KV_INTERNAL unless every running sequence maps what its layers see. */
+  verify(): void {
     const { count, state, length } = this.#slots;
-    let pages = 0;
     for (const set of this.all) {
-      pages += set.native.verify();
       for (let slot = 0; slot < count; slot += 1) {
         if (state[slot] !== slotStates.active || set.isQuarantined[slot] === 1) continue;
         if (set.hasRoom(slot, length[slot]!) && set.first[slot]! <= set.layout.firstRow(length[slot]!)) continue;
         throw createError('KV_INTERNAL', { problem: 'a window is not mapped', what: slot, howMany: set.rows[slot]! });
       }
     }
-    return pages;
-  }
-
-  close(): void {
-    for (const { native } of this.all) native.close();
   }
 
   /** After a call of the addon: a slot that the driver has ruined in one set is out of service in all. */

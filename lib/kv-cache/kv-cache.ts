@@ -8,7 +8,6 @@
 import { callable, checkInteger, readArray } from '../base/options.js';
 import { checkStack } from '../base/stack.js';
 import type { Driver } from '../device/driver.js';
-import { cacheNews } from '../device/native.js';
 import type { PagePool, PoolMember } from '../device/page-pool.js';
 import { unclosed, type Membership } from '../device/weak-users.js';
 import { leaseCheck, Sequence, type TokenSelection } from '../cache/sequence.js';
@@ -298,7 +297,7 @@ export class KvCache {
     await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
       this.lifetime.enter('wait for the mapper');
       this.#parts.leases.synchronize();
-      return this.#parts.memory.news[cacheNews.isIdle] === 1;
+      return this.#parts.memory.isMapperIdle;
     }, byAsking, 'Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.');
   }
 
@@ -407,7 +406,8 @@ export class KvCache {
    */
   close(): void {
     if (this.lifetime.isClosed) return;
-    const { memory: { views, windows, background, slots, fences }, side, closeMemory, closeSide, ownsPool } = this.#parts;
+    const { memory, side, closeMemory, closeSide, ownsPool } = this.#parts;
+    const { views, windows, background, slots, fences } = memory;
     if (this.lifetime.beginClose()) {
       this.#parts.tiers?.end();
       slots.endAll();

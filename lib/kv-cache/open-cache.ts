@@ -117,7 +117,7 @@ const noRows = {
   rowsFor: () => 0, pagesFor: () => 0, pagesBetween: () => 0, pagesIn: () => 0, usedBytes: () => 0,
 };
 
-/** With a set of no layers before the others, if none keeps all tokens: lengths and slots are those of the first set. */
+/** With a set of no layers first, where none keeps all tokens: lengths and slots are those of the first set. */
 function withFullSet(layout: Layout): Layout {
   if (layout.sets[0]!.kind === 'full') return layout;
   const rows = { ...noRows, tokensIn: () => layout.maxTokens };
@@ -161,13 +161,13 @@ function openParts(
 ): CacheParts {
   const { guard } = pool;
   const background = new BackgroundErrors(cache);
+  const isScrubbed = read.scrub !== 'off';
   const views = memories.map(({ native }) => new SlotViews(native, cache, background));
   const windows = memories.slice(1).map((memory, index) =>
     new WindowSet({ ...memory, pageBytes: layout.pageBytes, views: views[index + 1]! }));
   const memory = new SlotMemory({
     native: memories[0]!.native, pool, layout, slots, fences, views: views[0]!, background,
-    windows: new WindowSets(windows, slots, fences, read),
-    isScrubbed: read.scrub !== 'off',
+    windows: new WindowSets(windows, slots, fences, { ...read, isScrubbed }), isScrubbed,
   });
   const natives = memories.map(({ native }) => native);
   const options = guarded(read.prefixCache, guard, background);
@@ -238,7 +238,7 @@ function openNative(
   const { first, count } = set.reservations;
   const reservations = layout.reservations.slice(first, first + count);
   const options = {
-    pageBytes, slots, maxTokens, scrub: read.scrub !== 'off', mapper: mapper === undefined && read.mapper === 'background',
+    pageBytes, slots, maxTokens, scrub: read.scrub !== 'off', mapper: read.mapper === 'background' ? mapper ?? true : false,
     tokenBytes: Float64Array.from(reservations, ({ tokenBytes }) => tokenBytes),
     tensors: Float64Array.from(set.tensors.map((index) => layout.tensors[index]!).flatMap(
       ({ reservation, offsetBytes, tokenBytes }) => [reservation - first, offsetBytes, tokenBytes])),

@@ -6,7 +6,7 @@ import type { CachedBy, SlotLeases } from '../cache/admission.js';
 import type { CachedRows } from '../cache/cached-rows.js';
 import type { RowSupply } from '../cache/row-supply.js';
 import { type SlotMemory, slotStates } from '../cache/slots.js';
-import { cacheNews, type NativeCache, type NativeCacheCounters } from '../device/native.js';
+import type { NativeCacheCounters } from '../device/native.js';
 import type { LayerSetLayout } from '../layout/layout.js';
 import { type DroppedRows, type DropReason, dropReasons } from '../prefix/row-ledger.js';
 import type { SideTensors } from '../side/side-tensors.js';
@@ -127,54 +127,53 @@ export class CacheStatistics {
       if (state === slotStates.active) usedTokens += numbers.length[slot]!;
     }
     const idleSlots = Math.min(slots[slotStates.idle]!, numbers.freeSequences);
-    const sets = this.#natives().map((set, index) => ({ ...layout.sets[index]!, ...set.counters() }))
+    const sets = this.#memory.natives.map((set, index) => ({ ...layout.sets[index]!, ...set.counters() }))
       .filter(({ layers }) => layers.length > 0)
       .map(({ kind, mappedRows, mappedPages }): LayerSetCounts => ({ kind, mappedRows, mappedPages }));
     const sum = (of: 'mappedRows' | 'mappedPages'): number => sets.reduce((total, counts) => total + counts[of], 0);
     const admissiblePages = pool.obtainablePages();
-    const pagesFor = (tokens: number): number => layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(tokens);
+    const isAdmissible = (tokens: number): boolean =>
+      layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(tokens) <= admissiblePages;
     return {
       idleSlots, activeSlots: slots[slotStates.active]!,
       retiringSlots: slots[slotStates.retiring]!, quarantinedSlots,
       mappedRows: sum('mappedRows'), mappedPages: sum('mappedPages'), idleRows, cachedRows: index.heldRows * layout.groupRows,
       pooledRows: index.pooledRows * layout.groupRows, reclaimablePages: this.#supply.reclaimablePages(),
       admissiblePages, usedTokens, sets,
-      admissibleTokens: idleSlots === 0 ? 0 : mostTokens(layout.maxTokens, (tokens) => pagesFor(tokens) <= admissiblePages),
+      admissibleTokens: idleSlots === 0 ? 0 : mostTokens(layout.maxTokens, isAdmissible),
     };
   }
 
   metrics(): CacheMetrics {
     const { background } = this.#memory;
     this.#memory.synchronize();
-    const [counters, ...others] = this.#natives().map((native) => native.counters());
+    const [counters, ...others] = this.#memory.natives.map((native) => native.counters());
     const sums = { ...counters! } as Record<keyof NativeCacheCounters, number>;
-    for (const of of others) for (const name of Object.keys(of) as (keyof NativeCacheCounters)[]) sums[name] += of[name];
+    for (const set of others) {
+      for (const name of Object.keys(set) as (keyof NativeCacheCounters)[]) sums[name] += set[name];
+    }
     return {
       ...sums, acquired: this.#leases.acquired, released: this.#leases.released,
       lateErrors: background.count,
-      droppedRequests: this.#memory.news[cacheNews.droppedRequests]!,
+      droppedRequests: this.#memory.droppedRequests,
     };
   }
 
   /** Throws KV_INTERNAL unless free + in use + quarantined = created and the cache's own records agree with it. */
   verify(): void {
-    const { native, pool } = this.#memory;
+    const { natives, pool } = this.#memory;
     this.#cached.index.verify();
     this.#cached.registry.verify();
     this.#side.verify();
     // While the mapper maps, pages are taken before they are counted as mapped here. Once idle it stays so during this
     // call.
-    const isStill = this.#ownsPool && native.mapperState().isIdle;
-    const own = native.verify() + this.#memory.windows.verify();
+    const isStill = this.#ownsPool && natives.every((native) => native.mapperState().isIdle);
+    this.#memory.windows.verify();
+    const own = natives.reduce((pages, native) => pages + native.verify(), 0);
     const { freePages, mappedPages, quarantinedPages, createdPages } = pool.counts();
     const isOwnRight = isStill ? own === mappedPages : own <= mappedPages;
     if (freePages + mappedPages + quarantinedPages === createdPages && isOwnRight) return;
     throw createError('KV_INTERNAL', { problem: 'pages are not conserved', what: own, howMany: mappedPages });
-  }
-
-  /** The addon's part of each layer set. */
-  #natives(): NativeCache[] {
-    return [this.#memory.native, ...this.#memory.windows.all.map(({ native }) => native)];
   }
 
   inspect(): Readonly<Record<string, unknown>> {

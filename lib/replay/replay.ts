@@ -3,7 +3,7 @@
 // returned.
 
 import {
-  KvCache, layoutKinds, PagePool, type Driver, type DriverChoice, type Layout, type LayoutKind, type ModelShape,
+  KvCache, layoutKinds, PagePool, type Driver, type DriverChoice, type LayoutKind, type ModelShape,
   type Tier,
 } from '../index.js';
 import { driverField, openDriver } from '../device/driver.js';
