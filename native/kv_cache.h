@@ -172,6 +172,10 @@ class KvCache {
   // driver refuses the undo, the slot is in quarantine, with the rows it had. kOutOfPages comes before any driver call.
   // What was scrubbed for the tenant stays scrubbed. Pre: the copy's tokens lie in rows of its own.
   Status Admit(const AdmitCommand& command);
+  // Maps what `from_slot` maps before row `rows` in a slot that is empty, at the same place, for the same tenant. Pages
+  // set aside that this saves are free again. kInternal: the slot is not empty, or `from_slot` does not reach from
+  // there to `rows`. On failure as Admit.
+  Status ShareRows(int32_t from_slot, int32_t slot, int32_t rows);
   // Copies a group's first tokens into rows that are the slot's alone. On failure nothing is queued any more,
   // and those rows hold anything.
   Status CopyGroup(const CopyCommand& command);
@@ -186,9 +190,12 @@ class KvCache {
   // streams and the arena, if any, can be written by it; else done when the call returns. After a failure some of it
   // may be queued.
   Status Fetch(std::span<const PutCommand> commands, const FetchSource& source);
-  // kInternal unless the slot has rows for its first `tokens` tokens.
-  Status CheckTokens(int32_t slot, uint64_t tokens) const;
-  // Gives the slot pages of its own for those rows of a group that hold the command's tokens. Pre: no queued work uses
+  // kInternal unless the slot has rows for its tokens [from, to).
+  Status CheckTokens(int32_t slot, uint64_t from, uint64_t to) const;
+  // Where the first mapped byte of a slot lies in its part of a reservation.
+  uint64_t FirstByte(int32_t slot, size_t reservation) const;
+  // Gives the slot pages of its own for those rows of a group that hold the command's tokens; does nothing where the
+  // slot alone refers to their pages. Pre: no queued work uses
   // its rows there. On failure all is as before; only when the driver refuses the undo, the rows from there on are gone
   // and the slot is in quarantine.
   Status Detach(const DetachCommand& command);
@@ -229,7 +236,7 @@ class KvCache {
 
   Status AssignHeld(int32_t slot, Tenant tenant);
   Status SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run);
-  Status AdmitHeld(const AdmitCommand& command);
+  Status AdmitHeld(const AdmitCommand& command, const RowRun& shared);
   Status MapAndFill(const AdmitCommand& command, const RowRun& run, const RowRun& own,
                     std::vector<StrandedRun>& stranded);
   Status GrowHeld(std::span<RowRun> runs, bool is_background);
@@ -244,7 +251,8 @@ class KvCache {
   void HandOver(RowRun& behind, int32_t to, RowRun& ahead) const;
   void MoveEarmark(Slot& slot, uint64_t earmarked, std::span<const PageId> pages);
   Status Unmap(const RowRun& run, const DriverScope& scope, std::vector<StrandedRun>& stranded);
-  void CountUnmapped(const RowRun& run);  // pre: locked
+  void CountUnmapped(const RowRun& run);                               // pre: locked
+  bool HasTokens(const Slot& slot, uint64_t from, uint64_t to) const;  // pre: locked
   Status UnmapStranded();
   Status CheckPut(const char* call, std::span<const PutCommand> commands, uint64_t source_bytes) const;
   Status FetchOne(uint64_t to, uint64_t from, uint64_t bytes, const FetchSource& source);

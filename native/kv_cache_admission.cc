@@ -43,9 +43,33 @@ Status KvCache::Admit(const AdmitCommand& command) {
     Lock lock(mutex_);
     VKV_RETURN_IF_ERROR(Hold(lock, command.slot));
   }
-  const Status status = AdmitHeld(command);
+  RowRun shared;
+  Status status = SharedRun(command.slot, command.groups, shared);
+  if (status.ok()) status = AdmitHeld(command, shared);
   std::lock_guard lock(mutex_);
   LetGo(command.slot);
+  return status;
+}
+
+Status KvCache::ShareRows(int32_t from_slot, int32_t slot_index, int32_t rows) {
+  AdmitCommand command{slot_index, std::nullopt, {}, 0, 0, std::nullopt};
+  RowRun shared;
+  Status status;
+  {
+    Lock lock(mutex_);
+    VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
+    const Slot &from = slots_[from_slot], &slot = slots_[slot_index];
+    if (slot.rows > slot.first || rows < from.first || rows > from.rows)
+      status = Fail(Code::kInternal, "ShareRows", slot_index, rows);
+    else
+      shared = RunOf(from_slot, from.first, rows);
+    shared.slot = slot_index;
+    command.tenant = from.tenant;
+    command.earmarked_rows = slot.earmarked_rows;
+  }
+  if (status.ok()) status = AdmitHeld(command, shared);
+  std::lock_guard lock(mutex_);
+  LetGo(slot_index);
   return status;
 }
 
@@ -73,10 +97,8 @@ Status KvCache::SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run) {
 }
 
 // Pre: the slot is held. First all pages (no driver call for those that are refused), then one run of mappings for the
-// shared rows and its own, then what must be in them.
-Status KvCache::AdmitHeld(const AdmitCommand& command) {
-  RowRun shared;
-  VKV_RETURN_IF_ERROR(SharedRun(command.slot, command.groups, shared));
+// shared rows, where an empty slot begins, and its own, then what must be in them.
+Status KvCache::AdmitHeld(const AdmitCommand& command, const RowRun& shared) {
   RowRun own{command.slot, shared.to, std::max(shared.to, command.rows), {}};
   uint64_t earmarked = 0;  // as of now
   int32_t first = 0;
@@ -87,7 +109,8 @@ Status KvCache::AdmitHeld(const AdmitCommand& command) {
     first = slot.rows == slot.first ? shared.from : slot.first;
   }
   const uint64_t taken = layout().PagesBetween(own.from, own.to);
-  const uint64_t needed = taken + layout().PagesBetween(own.to, std::max(own.to, first + command.earmarked_rows));
+  const uint64_t needed =
+      taken + layout().PagesBetween(own.to, std::max<int64_t>(own.to, int64_t{first} + command.earmarked_rows));
   const uint64_t more = needed > earmarked ? needed - earmarked : 0;
   VKV_RETURN_IF_ERROR(pool_->Earmark(more));
   Status status = TakePages(std::span(&own, 1), taken);
@@ -113,11 +136,10 @@ Status KvCache::AdmitHeld(const AdmitCommand& command) {
   Slot& slot = slots_[command.slot];
   pool_->DropEarmark(earmarked + more - needed);
   slot.earmarked_rows = command.earmarked_rows;
-  if (run.to == run.from) return Ok();
+  if (run.to > run.from || slot.first != first) MarkChanged(command.slot);
   slot.first = first;
   slot.pages.insert(slot.pages.end(), run.pages.begin(), run.pages.end());
   slot.rows = run.to;
-  MarkChanged(command.slot);
   const uint64_t aliased = layout().PagesBetween(shared.from, shared.to);
   counters_.aliased_rows += shared.to - shared.from;
   counters_.alias_maps += aliased;

@@ -28,6 +28,13 @@ Status KvCache::Detach(const DetachCommand& command) {
   }
   Status status;
   if (shared.to <= shared.from) status = Fail(Code::kInternal, "Detach", slot_index, command.group);
+  const bool is_own =
+      std::ranges::none_of(shared.pages, [this](PageId page) { return page != kNoPage && pool_->is_shared(page); });
+  if (status.ok() && is_own) {
+    std::lock_guard lock(mutex_);
+    LetGo(slot_index);
+    return status;
+  }
   RowRun fresh{slot_index, shared.from, shared.to, {}};
   if (status.ok()) status = TakePages(std::span(&fresh, 1), 0);
   bool is_swapped = false;

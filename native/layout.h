@@ -37,6 +37,8 @@ class Layout {
   uint64_t StripeBytes(size_t i) const { return StripePages(i) * page_bytes_; }
   uint64_t ReservationBytes(size_t i) const { return StripeBytes(i) * slots_; }
   uint64_t RowsFor(uint64_t tokens) const { return CeilDiv(tokens * max_token_bytes_, page_bytes_); }
+  // The row in which a token begins.
+  uint64_t RowOf(uint64_t token) const { return token * max_token_bytes_ / page_bytes_; }
   uint64_t MaxRows() const { return RowsFor(max_tokens_); }
 
   // Pages of one slot in reservation i once it has `rows` rows.

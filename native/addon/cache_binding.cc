@@ -18,6 +18,7 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
                                                   InstanceMethod<&NativeCache::Keep>("keep"),
                                                   InstanceMethod<&NativeCache::Drop>("drop"),
                                                   InstanceMethod<&NativeCache::Alias>("alias"),
+                                                  InstanceMethod<&NativeCache::ShareRows>("shareRows"),
                                                   InstanceMethod<&NativeCache::Admit>("admit"),
                                                   InstanceMethod<&NativeCache::Detach>("detach"),
                                                   InstanceMethod<&NativeCache::Copy>("copy"),
@@ -52,7 +53,8 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   const auto slots = static_cast<uint64_t>(options.Integer("slots", 1, INT32_MAX));
   const auto max_tokens = static_cast<uint64_t>(options.Integer("maxTokens", 1, INT32_MAX));
   const bool scrub = options.Boolean("scrub");
-  const bool has_mapper = options.Boolean("mapper");
+  const NativeCache* const shared = UnwrapTagged<NativeCache>(options.Value("mapper"));
+  const bool has_mapper = shared != nullptr || options.Boolean("mapper");
   const std::span<double> token_bytes = options.Doubles("tokenBytes");
   const std::span<double> triplets = options.Doubles("tensors");
   Arguments arrays(info, "NativeCache");
@@ -82,10 +84,16 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   windows_ = std::make_unique<SlotWindows>(*cache_);
   arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>(),
                has_first ? info[4].As<Napi::Int32Array>() : Napi::Int32Array());
-  if (!has_mapper) return;
-  mapper_ = std::make_unique<Mapper>(*cache_);
-  if (ThrowIfFailed(env, mapper_->Start(), driver_kind_)) return;
+  (void)napi_type_tag_object(env, info.This(), &kTag);
+  if (!has_mapper || ThrowIfFailed(env, StartMapper(shared), driver_kind_)) return;
   RegisterForTeardown(env);
+}
+
+Status NativeCache::StartMapper(const NativeCache* other) {
+  const bool fits = other == nullptr || (other->mapper_ && &other->cache_->pool() == &cache_->pool());
+  if (!fits) return Fail(Code::kInvalidArgument, "mapper");
+  mapper_ = std::make_unique<Mapper>(*cache_);
+  return other == nullptr ? mapper_->Start() : mapper_->Join(*other->mapper_);
 }
 
 void NativeCache::RegisterForTeardown(Napi::Env env) {
@@ -200,6 +208,12 @@ Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
   const int32_t slot = given.Slot(0);
   const KeptGroups groups = given.Groups(1);
   return ChangeSlot(info, given, slot, [&] { return cache_->Alias(slot, groups); });
+}
+
+Napi::Value NativeCache::ShareRows(const Napi::CallbackInfo& info) {
+  CacheArguments given(info, "shareRows", cache_->layout());
+  const int32_t from_slot = given.Slot(0), slot = given.Slot(1), rows = given.Rows(2);
+  return ChangeSlot(info, given, slot, [&] { return cache_->ShareRows(from_slot, slot, rows); });
 }
 
 Napi::Value NativeCache::Admit(const Napi::CallbackInfo& info) {

@@ -2,12 +2,14 @@
 
 import test, { type ExecutionContext } from 'ava';
 
-import { isKvError } from 'virtual-kv';
+import { Driver, isKvError } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
-import { countPages } from '#internal/device/native.js';
+import { countPages, native } from '#internal/device/native.js';
 
+import { assertNothingLeft, pageBytes } from '../helpers/cache.js';
 import { NativeCacheBench, sum } from '../helpers/native-cache.js';
+import { nativeOf } from '../helpers/native-of.js';
 import { slow } from '../runner/slow.js';
 
 const key = 9n;
@@ -204,6 +206,202 @@ test('a lost device holds no row any more, and none is handed over', (t) => {
   bench.cache.close();
   bench.pool.close();
 });
+
+test('tokens and bytes before the first row are refused', (t) => {
+  const bench = open(t);
+  const { cache, device } = bench;
+  bench.grow(0, 4);
+  cache.stamp(0, 0, 4 * rowTokens, key);
+  slide(bench, 0, 2);
+  const start = 2 * rowTokens;
+  for (const [what, call] of Object.entries<() => void>({
+    stamp: () => { cache.stamp(0, start - 1, 2, key); },
+    check: () => { cache.check(0, start - 1, 2, key); },
+    read: () => { cache.read(0, 1, start * 1024 - 1, new Uint8Array(2)); },
+    window: () => { cache.window(0, 1, start * 1024 - 1, start * 1024 + 1); },
+  })) t.throws(call, { code: 'KV_COPY_OUT_OF_RANGE' }, what);
+  t.is(cache.check(0, start, 2 * rowTokens, key), 0);
+  cache.read(0, 1, start * 1024, new Uint8Array(2));
+  t.true(device.misuses().length > 0); // the driver refused what it was asked
+  device.clearMisuses();
+  bench.close();
+});
+
+test('blocks are copied to and from rows behind the first one alone', async (t) => {
+  const bench = open(t);
+  const { cache } = bench;
+  const done = new Map<number, unknown>();
+  cache.openCopier(1, (id, damagedTensor, error) => { done.set(id, error ?? damagedTensor); }, new Float64Array());
+  bench.grow(0, 4);
+  cache.stamp(0, 0, 4 * rowTokens, key);
+  slide(bench, 0, 2);
+  const payload = new Uint8Array(2 * 1024 * rowTokens), sums = new Uint32Array(2);
+  const copy = (id: number, isLoad: boolean, slot: number, from: number): void => {
+    cache.copyBlock(id, isLoad, slot, from, rowTokens, 0, rowTokens, payload, sums, false);
+  };
+  t.throws(() => { copy(0, false, 0, 2 * rowTokens - 1); }, { code: 'KV_INTERNAL' });
+  t.throws(() => { copy(0, false, 0, 3 * rowTokens + 1); }, { code: 'KV_INTERNAL' });
+  copy(1, false, 0, 2 * rowTokens);
+  await untilTold(done, 1);
+  slide(bench, 1, 2);
+  bench.grow(1, 3);
+  copy(2, true, 1, 2 * rowTokens);
+  await untilTold(done, 2);
+  t.deepEqual([...done], [[1, -1], [2, -1]]);
+  t.is(cache.check(1, 2 * rowTokens, rowTokens, key), 0);
+  bench.close();
+});
+
+async function untilTold(done: ReadonlyMap<number, unknown>, copies: number): Promise<void> {
+  while (done.size < copies) await new Promise(setImmediate);
+}
+
+test('tokens are put and fetched behind the first row alone', (t) => {
+  const bench = new NativeCacheBench(t, { tokenBytes: [1024] });
+  const { cache, driver } = bench;
+  bench.grow(0, 3);
+  slide(bench, 0, 1);
+  const source = Uint8Array.from({ length: 2 * 1024 }, (_, index) => index % 251), found = new Uint8Array(2 * 1024);
+  t.throws(() => { cache.put(Int32Array.of(0, rowTokens - 1, 2, 0), 1, source); }, { code: 'KV_INTERNAL' });
+  t.throws(() => { cache.put(Int32Array.of(0, 3 * rowTokens - 1, 2, 0), 1, source); }, { code: 'KV_INTERNAL' });
+  cache.put(Int32Array.of(0, 0, 0, 0), 1, source); // of none
+  cache.put(Int32Array.of(0, rowTokens, 2, 0), 1, source);
+  cache.read(0, 0, rowTokens * 1024, found);
+  t.deepEqual(found, source);
+  slide(bench, 1, 4);
+  bench.grow(1, 5);
+  const from = cache.address(0) + BigInt(rowTokens * 1024);
+  const fetch = (token: number): void => {
+    cache.fetch(Int32Array.of(1, token, 2, 0), 1, nativeOf(driver), from, 2 * 1024, 0n, undefined);
+  };
+  t.throws(() => { fetch(4 * rowTokens - 1); }, { code: 'KV_INTERNAL' });
+  fetch(4 * rowTokens);
+  bench.device.completeAll();
+  cache.read(1, 0, 4 * rowTokens * 1024, found);
+  t.deepEqual(found, source);
+  bench.close();
+});
+
+test('a window of a slot that has slid shows its rows', (t) => {
+  const driver = Driver.open('host');
+  const pool = new (native().NativePool)(nativeOf(driver), pageBytes, 8 * pageBytes, 0, 0);
+  const cache = new (native().NativeCache)(pool, {
+    pageBytes, slots: 2, maxTokens: 1024, tokenBytes: Float64Array.of(1024), tensors: Float64Array.of(0, 0, 1024), scrub: false,
+    mapper: false,
+  }, new Int32Array(2), new Uint8Array(2));
+  cache.grow(Int32Array.of(1, 3), 1);
+  for (const first of [0, 1, 2]) {
+    cache.slide(Int32Array.of(1, first, first + 3), 1);
+    const start = first * pageBytes;
+    if (first > 0) t.throws(() => { cache.window(1, 0, start - 1, start + 1); }, { code: 'KV_COPY_OUT_OF_RANGE' });
+    const one = new Uint8Array(cache.window(1, 0, start + pageBytes, start + pageBytes + 2));
+    const all = new Uint8Array(cache.window(1, 0, start, start + 3 * pageBytes));
+    const token = new Uint8Array(2);
+    all.set([first + 1, 7], pageBytes);
+    t.deepEqual([...one], [first + 1, 7]);
+    cache.read(1, 0, start + pageBytes, token);
+    t.deepEqual([...token], [first + 1, 7]);
+    cache.beforeRevoke(1);
+    cache.revoke(1, false);
+  }
+  cache.close();
+  pool.close();
+  assertNothingLeft(t, driver, undefined);
+});
+
+test('a slot shares the rows of another, from its first one on, and what is set aside for it shrinks by as much', (t) => {
+  const bench = open(t, { pages: 16, scrub: true });
+  const { cache, device } = bench;
+  cache.assign(0, 5n);
+  bench.grow(0, 5);
+  cache.stamp(0, 0, 5 * rowTokens, key);
+  slide(bench, 0, 2);
+  cache.earmark(1, 5);
+  t.is(counts(bench).earmarked, 10);
+  device.resetCallCounts();
+  cache.shareRows(0, 1, 4);
+  t.deepEqual([device.callCounts().cuMemMap, device.callCounts().cuMemSetAccess, device.callCounts().cuMemCreate], [4, 2, 0]);
+  t.deepEqual([rowsOf(bench, 1), counts(bench)], [[2, 4], { used: 6, earmarked: 6, created: 10 }]);
+  t.is(cache.check(1, 2 * rowTokens, 2 * rowTokens, key), 0);
+  bench.verify();
+  const { scrubbedPages } = cache.counters();
+  cache.shrink(0, 0);
+  bench.grow(1, 5); // of pages of the same tenant
+  t.is(cache.counters().scrubbedPages, scrubbedPages);
+  t.is(cache.check(1, 2 * rowTokens, 2 * rowTokens, key), 0);
+  for (const [from, to, rows] of [[0, 1, 0], [1, 0, 1], [1, 0, 6], [0, 2, 1]] as const) {
+    t.throws(() => { cache.shareRows(from, to, rows); }, { code: 'KV_INTERNAL' }, `${from} ${to} ${rows}`);
+  }
+  cache.shareRows(1, 0, 2); // none: it begins there
+  t.deepEqual(rowsOf(bench, 0), [2, 2]);
+  cache.earmark(1, 0);
+  bench.close();
+});
+
+test('a row is detached where another slot maps it, and left alone where none does', (t) => {
+  const bench = open(t);
+  const { cache, device } = bench;
+  bench.grow(0, 5);
+  cache.stamp(0, 0, 5 * rowTokens, key);
+  slide(bench, 0, 2);
+  cache.shareRows(0, 1, 5);
+  cache.detach(1, 3, 4 * rowTokens, -1, 0n);
+  t.is(cache.counters().detachedRows, 1);
+  t.is(cache.check(1, 2 * rowTokens, 3 * rowTokens, key), 0);
+  cache.stamp(1, 3 * rowTokens, rowTokens, key + 1n);
+  t.is(cache.check(0, 2 * rowTokens, 3 * rowTokens, key), 0);
+  device.resetCallCounts();
+  cache.detach(1, 3, 4 * rowTokens, -1, 0n);
+  t.is(sum(Object.values(device.callCounts())), 0);
+  t.is(cache.counters().detachedRows, 1);
+  t.throws(() => { cache.detach(1, 1, 2 * rowTokens, -1, 0n); }, { code: 'KV_INTERNAL' }); // before its first row
+  slide(bench, 1, 4, 8); // one of its rows is its own
+  t.deepEqual(rowsOf(bench, 1), [4, 6]);
+  t.is(cache.check(1, 4 * rowTokens, rowTokens, key), 0);
+  t.is(cache.check(0, 2 * rowTokens, 3 * rowTokens, key), 0);
+  bench.verify();
+  bench.close();
+});
+
+for (const undo of [undefined, 'cuMemUnmap', 'cuMemMap'] as const) {
+  test(`a share and a detach behind the first row: all or nothing, whatever is refused${undo === undefined ? '' : `, and ${undo} in the undo`}`, (t) => {
+    let refusals = 0;
+    for (const kind of ['cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemUnmap', 'cuMemcpyDtoDAsync'] as const) {
+      for (let nth = 1, isReached = true; isReached; nth += 1) {
+        const bench = open(t);
+        const { cache, device } = bench;
+        bench.grow(0, 4);
+        cache.stamp(0, 0, 4 * rowTokens, key);
+        slide(bench, 0, 2);
+        let error: unknown;
+        device.resetCallCounts();
+        device.failCall(kind, { nth, result: 999 });
+        if (undo !== undefined) device.failCall(undo, { nth: undo === kind ? nth + 1 : nth, result: 999, times: 40 });
+        const before = { ...cache.counters(), scrubbedPages: 0 };
+        try {
+          cache.shareRows(0, 1, 4);
+          cache.detach(1, 3, 4 * rowTokens, -1, 0n);
+        } catch (thrown) {
+          error = thrown;
+        }
+        isReached = device.callCounts()[kind] >= nth;
+        device.clearFailures();
+        const what = `${kind} ${nth}: ${String(error)}`;
+        bench.assertSeen(what);
+        bench.verify();
+        t.is(cache.check(0, 2 * rowTokens, 2 * rowTokens, key), 0, what);
+        if (error !== undefined) refusals += 1;
+        const [first, rows] = rowsOf(bench, 1);
+        if (bench.isQuarantined[1] === 0) t.true((first === 0 && rows === 0) || (first === 2 && rows === 4), what);
+        if (rows > first) t.is(cache.check(1, first * rowTokens, (rows - first) * rowTokens, key), 0, what);
+        else if (bench.isQuarantined[1] === 0) t.like(cache.counters(), { mappedRows: before.mappedRows, mappedPages: before.mappedPages }, what);
+        bench.close();
+      }
+    }
+    t.log(`${refusals} refusals`);
+    t.true(refusals > 6);
+  });
+}
 
 /** Slots 0 to 2 slide: the first hands a row over, the second gives one up, the third does both. */
 function slideThree(bench: NativeCacheBench): void {
