@@ -2,7 +2,7 @@
 // ahead, beside an oracle that knows what each set needs by definition and nothing of the cache: which rows are mapped is
 // equal after every operation, every refusal is expected, and every token that a layer may see has its bytes.
 
-import test, { type ExecutionContext } from 'ava';
+import type { ExecutionContext } from 'ava';
 
 import { isKvError, KvCache, onDemand, type LayerSetShape, type Sequence } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
@@ -11,6 +11,7 @@ import { Random } from '#internal/base/random.js';
 import { openDriver, type DriverName } from '../../helpers/cache.js';
 import { assertNothingHeld } from '../../helpers/nothing-held.js';
 import { seedOf } from '../../helpers/seed.js';
+import { costly } from '../../runner/slow.js';
 import { scaled } from '../../runner/tier.js';
 
 const pageSizes = { mock: [4096, 8192, 65_536], host: [65_536] } as const;
@@ -304,7 +305,7 @@ class World {
 
 for (const on of ['mock', 'host'] as const) {
   const seed = seedOf(`windows ${on}`);
-  test(`random operations over windows and chunks map what each layer needs (${on}, seed ${seed})`, (t) => {
+  costly('a random world')(`random operations over windows and chunks map what each layer needs (${on}, seed ${seed})`, (t) => {
     const random = new Random(seed);
     const counts: Record<string, number> = {};
     const turns = 200;
