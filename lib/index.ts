@@ -2,7 +2,7 @@
 
 export { DenseKernels } from './kernels/dense/dense-kernels.js';
 export type {
-  FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype,
+  Activation, FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype,
 } from './kernels/dense/dense-operands.js';
 export type { DenseKernelsOptions } from './kernels/dense/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';

@@ -66,15 +66,18 @@ export interface NativeDense {
   multiply(...given: (NativeRows | number | boolean | undefined)[]): void;
   normalize(
     input: NativeRows, rows: number, weight: NativeRows, width: number, epsilon: number, output: NativeRows,
+    adds: boolean,
   ): void;
   /** `areNeighbours`: on the CPU alone. */
   rotate(
     rows: NativeRows, count: number, heads: number, dim: number, positions: Int32Array | bigint, table: NativeRows,
     areNeighbours: boolean,
   ): void;
-  gate(gate: NativeRows, up: NativeRows, count: number, output: NativeRows): void;
+  gate(gate: NativeRows, up: NativeRows, count: number, output: NativeRows, activation: number): void;
+  cap(values: NativeRows, count: number, cap: number): void;
   gather(
     table: NativeRows, dtype: number, width: number, tokens: Int32Array | bigint, rows: number, output: NativeRows,
+    factor: number,
   ): void;
   close(): void;
 }
