@@ -6,6 +6,7 @@ export type {
 } from './kernels/dense/dense-operands.js';
 export type { DenseKernelsOptions } from './kernels/dense/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
+export type { AttentionRules } from './kernels/attention-rules.js';
 export type { KernelsOptions, RowDtype } from './kernels/kernels-options.js';
 export type { Instructions } from './device/native-kernels.js';
 export type { CapturedSteps, CaptureOptions } from './kernels/captured-steps.js';

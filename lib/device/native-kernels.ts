@@ -8,8 +8,12 @@ export type NativeRows = Float32Array | Uint16Array | Uint8Array | bigint;
 export type Instructions = 'auto' | 'avx512' | 'avx2' | 'portable';
 
 export interface NativeKernelsOptions {
-  /** Per layer: address, slot, token and head bytes, heads, dim of K, then of V; query heads; scale. */
+  /**
+   * Per layer: address, slot, token and head bytes, heads, dim of K, then of V; query heads; scale; window, chunk and
+   * soft cap, 0 for none; of its sinks the address or 0, and their place in `sinks` or −1.
+   */
   readonly layers: Float64Array;
+  readonly sinks: Float64Array;
   /** Per reservation: address, slot bytes, token bytes. */
   readonly regions: Float64Array;
   readonly slots: number;

@@ -179,7 +179,7 @@ export const table: Readonly<Record<string, Rows>> = {
   Kernels: {
     ...close,
     new: (world) => call((options: kv.KernelsOptions) => opened(world, new kv.Kernels(options)), {
-      cache: world.cache, queryHeads: [4], scale: 1, rowDtype: 'float32', threads: 1, instructions: 'auto', stream: 0n, workspaceBytes: 0,
+      cache: world.cache, queryHeads: [4], scale: 1, attention: [{ windowTokens: 2, softcap: 30, sinks: floats(4) }], rowDtype: 'float32', threads: 1, instructions: 'auto', stream: 0n, workspaceBytes: 0,
     }),
     append: (world) => kernelCall(world, 'append', spans()),
     copyTokens: (world) => {
