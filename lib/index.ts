@@ -2,10 +2,11 @@
 
 export { DenseKernels } from './kernels/dense/dense-kernels.js';
 export type {
-  FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype,
+  Activation, FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype,
 } from './kernels/dense/dense-operands.js';
 export type { DenseKernelsOptions } from './kernels/dense/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
+export type { AttentionRules } from './kernels/attention-rules.js';
 export type { KernelsOptions, RowDtype } from './kernels/kernels-options.js';
 export type { Instructions } from './device/native-kernels.js';
 export type { CapturedSteps, CaptureOptions } from './kernels/captured-steps.js';

@@ -57,6 +57,7 @@ const documented = {
   SamplerOptions: 'lib/serving/sampling.ts',
   MockDeviceOptions: 'lib/device/mock-device.ts',
   KernelsOptions: 'lib/kernels/kernels-options.ts',
+  AttentionRules: 'lib/kernels/attention-rules.ts',
   CaptureOptions: 'lib/kernels/captured-steps.ts',
   SequenceSpans: 'lib/kernels/step-spans.ts',
   TokenCopy: 'lib/kernels/token-copies.ts',

@@ -23,12 +23,6 @@ struct Spans {
   Span entries[kSpansPerLaunch];
 };
 
-#if defined(__CUDACC__)
-#define VKV_BOTH __host__ __device__
-#else
-#define VKV_BOTH
-#endif
-
 // vkv_append: grid (rows, 1, 1): a block per new token.
 inline constexpr int kAppendThreads = 128;
 struct AppendParameters {

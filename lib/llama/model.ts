@@ -11,7 +11,7 @@ import { arithmeticFields } from '../kernels/dense/dense-options.js';
 import type { LlamaConfig } from './config.js';
 import { loadModel, LoadedModel, loadOnThread, type WeightKind } from './load-model.js';
 import { DevicePlace, HostPlace, type LlamaPlace } from './place.js';
-import { RotaryTable } from './rotary-table.js';
+import { RotaryTables } from './rotary-table.js';
 import type { CopiedFile } from './weight-file.js';
 import type { LlamaWeights } from './weights.js';
 import { digestOf } from './weights-digest.js';
@@ -51,7 +51,7 @@ export class LlamaModel implements LlamaPlace {
   /** The arithmetic on the CPU. */
   readonly dense: DenseKernels;
   /** Rotary positions. */
-  readonly rotary: RotaryTable;
+  readonly rotary: RotaryTables;
   /** 0: the model's own arithmetic computes before a call returns. */
   readonly stream = 0n;
   readonly #options: DenseKernelsOptions;
@@ -75,7 +75,7 @@ export class LlamaModel implements LlamaPlace {
     this.config = loaded.config;
     this.weights = loaded.weights;
     this.copiedFiles = loaded.copiedFiles;
-    this.rotary = new RotaryTable(this.config);
+    this.rotary = new RotaryTables(this.config);
   }
 
   /**

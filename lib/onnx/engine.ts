@@ -38,7 +38,7 @@ export class OnnxEngine implements Engine {
   constructor({ graph, session, cache }: Parts) {
     instanceOf(KvCache)(cache, { owner: 'OnnxDecoder.engine', option: 'cache' });
     checkShape(graph, cache);
-    const layers = new KernelLayers(cache, graph.layers.map(({ heads }) => heads), undefined);
+    const layers = new KernelLayers(cache, { queryHeads: graph.layers.map(({ heads }) => heads) });
     this.vocabularyTokens = graph.vocabularyTokens;
     this.#graph = graph;
     this.#session = session;

@@ -187,7 +187,7 @@ export const table: Readonly<Record<string, Rows>> = {
   Kernels: {
     ...close,
     new: (world) => call((options: kv.KernelsOptions) => opened(world, new kv.Kernels(options)), {
-      cache: world.cache, queryHeads: [4], scale: 1, rowDtype: 'float32', threads: 1, instructions: 'auto', stream: 0n, workspaceBytes: 0,
+      cache: world.cache, queryHeads: [4], scale: 1, attention: [{ windowTokens: 2, softcap: 30, sinks: floats(4) }], rowDtype: 'float32', threads: 1, instructions: 'auto', stream: 0n, workspaceBytes: 0,
     }),
     append: (world) => kernelCall(world, 'append', spans()),
     copyTokens: (world) => {
@@ -226,11 +226,15 @@ export const table: Readonly<Record<string, Rows>> = {
     }),
     gate: (world) => {
       const dense = world.dense();
-      return call(dense.gate.bind(dense), floats(8), floats(8), 8, floats(8));
+      return call(dense.gate.bind(dense), floats(8), floats(8), 8, floats(8), 'gelu-tanh');
+    },
+    cap: (world) => {
+      const dense = world.dense();
+      return call(dense.cap.bind(dense), floats(8), 8, 30);
     },
     gather: (world) => {
       const dense = world.dense();
-      return call(dense.gather.bind(dense), weight(), Int32Array.of(0, 7), 2, floats(2 * width));
+      return call(dense.gather.bind(dense), weight(), Int32Array.of(0, 7), 2, floats(2 * width), 5.5);
     },
     multiply: (world) => {
       const dense = world.dense();
@@ -238,7 +242,7 @@ export const table: Readonly<Record<string, Rows>> = {
     },
     normalize: (world) => {
       const dense = world.dense();
-      return call(dense.normalize.bind(dense), floats(2 * width), 2, { weight: floats(width), width, epsilon: 1e-5 }, floats(2 * width));
+      return call(dense.normalize.bind(dense), floats(2 * width), 2, { weight: floats(width), width, epsilon: 1e-5, mode: 'add' }, floats(2 * width));
     },
     rotate: (world) => {
       const dense = world.dense();
