@@ -6,6 +6,7 @@ import { formatList } from '../base/format.js';
 import type { Tensor } from '../cache/slots.js';
 import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { Dtype } from '../base/dtypes.js';
+import type { Layout } from '../layout/layout.js';
 import type { ReadRules } from './attention-rules.js';
 import { kernelsOf } from './load-kernels.js';
 
@@ -70,8 +71,9 @@ export class KernelLayers {
           received: Math.max(key.dim, values[index]!.dim),
         });
       }
-      const rules = isList(attention) ? attention[index] : attention;
-      this.#checkSinks(rules, heads, isList(attention) ? `attention[${index}].sinks` : 'attention.sinks');
+      const option = isList(attention) ? `attention[${index}]` : 'attention';
+      const rules = withinSet(isList(attention) ? attention[index] : attention, cache.layout, key.layer, option);
+      this.#checkSinks(rules, heads, `${option}.sinks`);
       return {
         keys: key, values: values[index]!, queryHeads: heads, kvHeads: key.heads, dim: key.dim,
         valueDim: values[index]!.dim, scale: scale ?? 1 / Math.sqrt(key.dim), rules,
@@ -144,6 +146,26 @@ export class KernelLayers {
       });
     }
   }
+}
+
+/**
+ * The rules of a layer, which see no more than its layer set keeps: where they say neither window nor chunk, as much.
+ * Throws KV_INVALID_OPTION where they would read tokens that the cache has let go of.
+ */
+function withinSet(rules: ReadRules | undefined, { sets }: Layout, layer: number, option: string): ReadRules | undefined {
+  const { kind, windowTokens, chunkTokens = 0 } = sets.find(({ layers }) => layers.includes(layer))!;
+  if (kind === 'full') return rules;
+  const { windowTokens: window, chunkTokens: chunk, softcap, sinks } = rules ?? {};
+  if (window === undefined && chunk === undefined) return { windowTokens, chunkTokens: chunkTokens || undefined, softcap, sinks };
+  const isWithin = windowTokens === undefined ? chunk !== undefined && chunkTokens % chunk === 0
+    : (window ?? chunk!) <= windowTokens;
+  if (isWithin) return rules;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'Kernels', option,
+    expected: windowTokens === undefined ? `chunks that ${chunkTokens} is a multiple of` : `a window of up to ${windowTokens} tokens`,
+    received: window ?? chunk,
+    hint: `The cache keeps no more of layer ${layer} (\`model.layerSets\`).`,
+  });
 }
 
 const isList = <T>(value: T | readonly T[] | undefined): value is readonly T[] => Array.isArray(value);

@@ -26,7 +26,10 @@ export interface KernelsOptions {
   readonly queryHeads?: number | readonly number[] | undefined;
   /** Factor of the products of queries and keys. Default 1 / √headDim. */
   readonly scale?: number | undefined;
-  /** Windows, chunks, soft caps and sinks of every layer, or of each layer in turn. Default: none. */
+  /**
+   * Windows, chunks, soft caps and sinks of every layer, or of each layer in turn. A layer of a set with a window or
+   * chunks (`model.layerSets`) sees no more than that. Default: as much as the cache keeps of the layer, and no more.
+   */
   readonly attention?: AttentionRules | readonly (AttentionRules | undefined)[] | undefined;
   /** Type of the activations: new K and V, queries, outputs. Default float32. */
   readonly rowDtype?: RowDtype | undefined;

@@ -42,10 +42,14 @@ interface Run {
   readonly scheduler: keyof typeof schedulers;
   readonly layout: LayoutKind;
   readonly on: DriverName;
+  /** Whether layers let go of what no token sees any more. */
+  readonly slides: boolean;
 }
 
-const runs: readonly Run[] = drivers.flatMap((on) => layoutKinds.flatMap((layout) =>
-  (['naive', 'offline', 'online'] as const).map((scheduler): Run => ({ scheduler, layout, on }))));
+const runs: readonly Run[] = [false, true].flatMap((slides) => [
+  ...(slides ? (['host'] as const) : drivers).flatMap((on) => layoutKinds.map((layout): Run => ({ scheduler: 'offline', layout, on, slides }))),
+  ...(['naive', 'online'] as const).map((scheduler): Run => ({ scheduler, layout: 'sliced', on: 'host', slides })),
+]);
 
 for (const [name, { more, sizes }] of Object.entries(layerKinds)) {
   const seed = seedOf(`layer kinds ${name}`);
@@ -73,10 +77,11 @@ for (const [name, { more, sizes }] of Object.entries(layerKinds)) {
 }
 
 /** The answers of one scheduler over a cache of its own; prompts come in chunks that end within windows. */
-async function answersOf(t: ExecutionContext, model: LlamaModel, { scheduler, layout, on }: Run, requests: readonly WatchedRequest[]): Promise<readonly GenerationResult[]> {
+async function answersOf(t: ExecutionContext, model: LlamaModel, { scheduler, layout, on, slides }: Run, requests: readonly WatchedRequest[]): Promise<readonly GenerationResult[]> {
   let results: readonly GenerationResult[] = [];
   await withCache(t, {
-    on, model: model.shape('float32'), layout, maxTokens, slots: 3, pageBytes, memoryBudgetBytes: 2 ** 26, prefixCache: 'off',
+    on, model: model.shape('float32', { slides }), layout, maxTokens, slots: 3, memoryBudgetBytes: 2 ** 26, prefixCache: 'off',
+    passTokens: 19, ...on === 'mock' ? { pageBytes: 4_096, device: { granularityBytes: 4_096 } } : { pageBytes },
   }, async ({ cache }) => {
     using engine = new ServedLlama({ model, cache });
     results = await schedulers[scheduler]({ cache, engine, prefillTokensPerStep: 19 }, requests);
