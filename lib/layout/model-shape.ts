@@ -62,6 +62,11 @@ export interface ModelShape {
   readonly attention?: 'key-value' | 'latent' | undefined;
   /** Elements that MLA keeps per token and layer: latent and rotary part together (DeepSeek V3: 512 + 64 = 576). */
   readonly latentDim?: number | undefined;
+  /**
+   * MLA with an index (DeepSeek V3.2): elements of the index key that layers of full attention keep per token besides.
+   * Default: none.
+   */
+  readonly indexDim?: number | undefined;
   /** One entry per layer, where layers differ. */
   readonly layerShapes?: readonly LayerShape[] | undefined;
   /**
@@ -86,6 +91,7 @@ const spec = {
   valueHeadDim: optional(size),
   attention: withDefault(oneOf(['key-value', 'latent']), 'key-value'),
   latentDim: optional(size),
+  indexDim: optional(size),
   layerShapes: optional(arrayOf(nested({
     kvHeads: optional(size), headDim: optional(size), valueHeadDim: optional(size),
   }))),
@@ -112,9 +118,9 @@ export function readModelShape(model: ModelShape): OptionsOf<typeof spec> {
 
 /**
  * Returns the tensors of this worker whose tokens have rows, in layer order, K before V: those of full, window and
- * chunk sets. Every tensor-parallel worker holds MLA's latent tensor whole; where workers outnumber KV heads, several
- * workers hold the same head. Throws KV_INVALID_SHAPE when the model cannot be divided that way, KV_INVALID_OPTION when
- * a field is missing or wrong.
+ * chunk sets. Every tensor-parallel worker holds MLA's latent and its index whole; where workers outnumber KV heads,
+ * several workers hold the same head. Throws KV_INVALID_SHAPE when the model cannot be divided that way,
+ * KV_INVALID_OPTION when a field is missing or wrong.
  */
 export function tensorsOf(model: ModelShape): TensorSpec[] {
   return workerShape(model).tensors;
@@ -158,6 +164,7 @@ type ReadModel = OptionsOf<typeof spec>;
 export function workerShape(shape: ModelShape): WorkerShape {
   const model = readModelShape(shape);
   const { layers, layerShapes, parallel } = model;
+  if (model.indexDim !== undefined && model.attention !== 'latent') throw indexWithoutLatent(model.indexDim);
   if (layerShapes !== undefined && layerShapes.length !== layers) {
     throw createError('KV_INVALID_SHAPE', {
       option: 'layers', value: layers,
@@ -224,6 +231,13 @@ export function workerShape(shape: ModelShape): WorkerShape {
   });
 }
 
+function indexWithoutLatent(indexDim: number): Error {
+  return createError('KV_INVALID_SHAPE', {
+    option: 'indexDim', value: indexDim, problem: "`attention` is not 'latent'",
+    hint: "Give `attention: 'latent'` and `latentDim`, or leave it out.",
+  });
+}
+
 function oneFullSet(layers: number): ReadLayerSet {
   return {
     kind: 'full', layers: Array.from({ length: layers }, (_, layer) => layer), kvHeads: undefined, headDim: undefined,
@@ -244,7 +258,8 @@ function needOf(set: Extract<ReadLayerSet, { kind: 'full' | 'window' | 'chunk' }
 
 /** The tensors of a layer of this worker. A layer's own numbers go first, then its set's, then the model's. */
 function tensorsOfLayer(
-  layer: number, { dtype, attention, latentDim, layerShapes, parallel, ...whole }: ReadModel, set: LayerShape,
+  layer: number, { dtype, attention, latentDim, indexDim, layerShapes, parallel, ...whole }: ReadModel,
+  set: Exclude<ReadLayerSet, { kind: 'state' | 'shared' }>,
 ): TensorSpec[] {
   const tensor = (role: TensorSpec['role'], heads: number, dim: number): TensorSpec => {
     const tokenBytes = heads * dim * dtypeBytes(dtype);
@@ -252,7 +267,8 @@ function tensorsOfLayer(
   };
   if (attention === 'latent') {
     size(latentDim, { owner: 'model', option: 'latentDim' });
-    return [tensor('latent', 1, latentDim!)];
+    const latent = tensor('latent', 1, latentDim!);
+    return indexDim === undefined || set.kind !== 'full' ? [latent] : [latent, tensor('index', 1, indexDim)];
   }
   const own: LayerShape = layerShapes?.[layer] ?? {};
   const headDim = size(own.headDim ?? set.headDim ?? whole.headDim, { owner: 'model', option: 'headDim' });

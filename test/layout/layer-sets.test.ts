@@ -124,6 +124,19 @@ test('a window of keys and values of different size is fused, so that each row c
   t.is(layoutOf({ ...model(), layerSets: [{ kind: 'full', layers: [0, 1] }] }).groupRows, 3, 'full sets go as a whole');
 });
 
+test('layers of full attention with a latent may have the keys of an index besides', (t) => {
+  const v32: ModelShape = { layers: 61, attention: 'latent', latentDim: 576, indexDim: 128, dtype: 'bfloat16', parallel: { tensor: 8 } };
+  const tokens = 2 ** 20;
+  t.is(layoutOf(v32, { maxTokens: tokens }).usedBytes(tokens) / 2 ** 30, 83.875);
+  t.deepEqual(tensorsOf(v32).slice(0, 3).map(({ name, heads, dim }) => `${name} ${heads}x${dim}`), ['layer.0.latent 1x576', 'layer.0.index 1x128', 'layer.1.latent 1x576']);
+  t.deepEqual(layoutOf(v32, { layout: 'sliced' }).reservations.map(({ tokenBytes }) => tokenBytes), [61 * 2 * 704]);
+  const { sets } = layoutOf({ ...v32, layers: 2, layerSets: [{ kind: 'full', layers: [1] }, { kind: 'window', layers: [0], windowTokens: 8 }] });
+  t.deepEqual(sets.map(({ tensors }) => tensors.length), [2, 1]);
+  t.throws(() => tensorsOf({ layers: 1, kvHeads: 1, headDim: 8, dtype: 'int8', indexDim: 4 }), {
+    code: 'KV_INVALID_SHAPE', message: /^`indexDim` is 4 and `attention` is not 'latent'/,
+  });
+});
+
 test('sets have reservations and tensors of their own, and rows are those of the full set', (t) => {
   const layout = layoutOf(gemma3('sliced'));
   t.deepEqual(layout.sets.map(({ kind, reservations, layers, tensors }) => [kind, reservations, layers.length, tensors.length]),
