@@ -15,6 +15,7 @@ import { leaseCheck, Sequence, type TokenSelection } from '../cache/sequence.js'
 import type { Layout } from '../layout/layout.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
 import { Batch } from '../cache/batch.js';
+import { layersOf, type CacheLayer } from './cache-layers.js';
 import { pictureOf, type CachePicture } from './cache-picture.js';
 import { checkFence, readFence, type CommitOptions } from '../cache/slot-fences.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
@@ -47,6 +48,7 @@ export class KvCache {
   readonly access: SlotAccess;
   /** @internal */
   readonly lifetime: Lifetime;
+  readonly #layers: ReadonlyMap<number, CacheLayer>;
   readonly #parts: CacheParts;
   readonly #membership: Membership<PoolMember>;
   /** Of `step`, in no step now. */
@@ -65,6 +67,7 @@ export class KvCache {
     this.tensors = memory.tensors;
     this.access = parts.access;
     this.lifetime = parts.lifetime;
+    this.#layers = layersOf(memory);
     this.#parts = parts;
     this.#membership = this.pool.addUser({ supply, leases, tiers }, memory.native);
     unclosed.register(this, unclosedCache(parts), this);
@@ -89,6 +92,16 @@ export class KvCache {
   /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.lifetime.isClosed;
+  }
+
+  /**
+   * The tensors of a layer, by its number in the whole model, for an engine's kernels: addresses, strides in elements,
+   * views. The same object each time. Throws KV_INVALID_OPTION for a layer that this worker does not hold.
+   */
+  layer(layer: number): CacheLayer {
+    this.#checkOpen('find a layer');
+    checkInteger('KvCache.layer', 'layer', layer, this.tensors[0]!.layer, this.tensors.at(-1)!.layer);
+    return this.#layers.get(layer)!;
   }
 
   /**

@@ -122,6 +122,7 @@ export const table: Readonly<Record<string, Rows>> = {
     counts: null, verify: null, inspect: null,
     createBatch: ({ cache }) => call(cache.createBatch.bind(cache), 2),
     discard: ({ cache, batch }) => call(cache.discard.bind(cache), batch),
+    layer: ({ cache }) => call((layer: number) => cache.layer(layer).key, 0),
     prepare: ({ cache }) => call(cache.prepare.bind(cache), cache.createBatch()),
     step: ({ cache }) => call((entries: never, compute: never, options: never) => cache.step(entries, compute, options), [[cache.acquire(), 1]], () => 1, {}),
     shutdown: ({ cache }) => call(cache.shutdown.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
