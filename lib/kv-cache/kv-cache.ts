@@ -21,6 +21,7 @@ import { checkFence, readFence, type CommitOptions } from '../cache/slot-fences.
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Lifetime } from '../device/lifetime.js';
 import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
+import { writeSequences, writeTensors, type PassArrays } from './native-structs.js';
 import type { Prefixes } from './prefixes.js';
 import type { RowFollower } from '../cache/row-registry.js';
 import { readSideRows, type RowPlaces, type SideRowsByName } from '../side/side-rows.js';
@@ -102,6 +103,25 @@ export class KvCache {
     this.#checkOpen('find a layer');
     checkInteger('KvCache.layer', 'layer', layer, this.tensors[0]!.layer, this.tensors.at(-1)!.layer);
     return this.#layers.get(layer)!;
+  }
+
+  /**
+   * For a native engine: writes every tensor as a `vkv_tensor` of include/virtual_kv.h, 8 elements each, in the order
+   * of `tensors`; returns how many. They hold until the cache is closed. Throws KV_INVALID_OPTION.
+   */
+  writeTensors(into: BigInt64Array): number {
+    this.#checkOpen('write its tensors');
+    return writeTensors(this.#parts.memory, into);
+  }
+
+  /**
+   * For a native engine, between `prepare` and `commit`: writes each sequence of the batch, or of a scheduler's pass,
+   * as a `vkv_sequence` of include/virtual_kv.h, 4 elements each; returns how many. Throws KV_INVALID_OPTION and
+   * KV_BATCH_STATE.
+   */
+  writeSequences(pass: Batch | PassArrays, into: Int32Array): number {
+    this.#checkOpen('write the sequences of a pass');
+    return writeSequences(this.#parts.memory, pass, into);
   }
 
   /**

@@ -74,6 +74,7 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
     const { native: driver, info: { hasStreams } } = pool.driver;
     const fences = new SlotFences({
       driver: () => driver, slots: layout.slots, stream: hasStreams ? read.stream : undefined,
+      isQueued: hasStreams && read.work === 'queued',
     });
     const slots = new Slots(layout, fences, read.slots);
     native = openNative(pool, layout, slots, read);

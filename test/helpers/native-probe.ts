@@ -39,6 +39,7 @@ const probes = {
   cuda_probe: { sources: ['native/cuda/', 'native/mock/'] },
   host_probe: { sources: ['native/host/'] },
   host_stream_probe: { sources: ['native/host/host_stream'] },
+  structs_probe: { sources: [] },
   sync_timer_probe: { sources: ['native/store/sync_timer.cc'] },
   mock_probe: { sources: ['native/mock/', 'native/cuda/results.cc'] },
   kernels_probe: { sources: ['kernels/cuda/launches.cc', 'kernels/reference.cc'], switchesStacks: true },
