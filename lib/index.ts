@@ -22,6 +22,8 @@ export {
 } from './device/driver.js';
 export type { Tensor } from './cache/slots.js';
 export { KvCache } from './kv-cache/kv-cache.js';
+export type { PassArrays } from './kv-cache/native-structs.js';
+export type { CacheLayer, ElementStrides, LayerTensor } from './kv-cache/cache-layers.js';
 export type { CacheCounts, CacheMetrics } from './kv-cache/statistics.js';
 export type { AcquireOptions, PromptOptions } from './kv-cache/acquire-options.js';
 export type { Tokens } from './prefix/prompt-tokens.js';

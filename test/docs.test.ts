@@ -96,6 +96,19 @@ for (const [name, file] of Object.entries(documented)) {
   });
 }
 
+test('docs/api.md lists every exported name, as `npm run docs:names` writes it', (t) => {
+  const { status, stdout, stderr } = spawnSync(process.execPath, ['scripts/api-names.mjs', '--print'], { encoding: 'utf8', cwd: root });
+  t.is(status, 0, stderr);
+  t.true(stdout === read('docs/api.md'), 'run `npm run docs:names`');
+  for (const name of Object.keys(kv)) t.true(stdout.includes(`\`${name}\``), name);
+});
+
+test('every link within docs/api.md leads to a heading', (t) => {
+  const document = read('docs/api.md');
+  const anchors = new Set([...document.matchAll(/^#+ (.*)$/gm)].map(([, heading]) => heading!.toLowerCase().replace(/[^\w\- ]/g, '').replaceAll(' ', '-')));
+  for (const [, anchor] of document.matchAll(/\]\(#([^)]*)\)/g)) t.true(anchors.has(anchor!), anchor);
+});
+
 test('docs/api.md names every field of a layout', (t) => {
   const section = read('docs/api.md').split(/^## /m).find((part) => part.startsWith('Layouts\n')) ?? '';
   const fields = [

@@ -17,11 +17,16 @@ import type { NativeDriver } from '../device/native.js';
 export interface SlotFencesParts {
   readonly driver: () => NativeDriver;
   readonly slots: number;
-  /** The engine's stream, if the cache was told: fence of commits that have none. */
+  /** The engine's stream, if the cache was told: the cache's copies run there. */
   readonly stream: bigint | undefined;
+  /** Whether the engine's work may go on behind a commit without a fence: then one is noted all the same. */
+  readonly isQueued: boolean;
   /** Whether some layers keep the last tokens alone: their rows go behind what each pass reads. */
   readonly hasWindows: boolean;
 }
+
+/** CUDA's legacy default stream: an event there comes after the work of all streams but those that do not block. */
+const legacyStream = 0n;
 
 export class SlotFences {
   /** Scratch of the call that reads a fence. */
@@ -29,6 +34,7 @@ export class SlotFences {
   readonly #driver: () => NativeDriver;
   readonly #slots: number;
   readonly #defaultStream: bigint | undefined;
+  readonly #isQueued: boolean;
   /** By slot: the step it waits for, or -1. */
   readonly #steps: Float64Array;
   /** The same of commits alone: until then its tokens may still be written. */
@@ -44,12 +50,13 @@ export class SlotFences {
   #completedStep = -1;
   #passes = 0;
 
-  constructor({ driver, slots, stream, hasWindows }: SlotFencesParts) {
+  constructor({ driver, slots, stream, isQueued, hasWindows }: SlotFencesParts) {
     this.#reads = !hasWindows ? undefined : new PassReads(slots, (fence, mark) =>
       fence === ofStep ? mark <= this.#completedStep : this.#streams[fence]!.isOver(mark));
     this.#driver = driver;
     this.#slots = slots;
     this.#defaultStream = stream;
+    this.#isQueued = isQueued;
     this.#steps = new Float64Array(slots).fill(-1);
     this.#writtenSteps = new Float64Array(slots).fill(-1);
     this.#tokens = new Int32Array(slots);
@@ -140,7 +147,10 @@ export class SlotFences {
    * a stream is named an event is recorded there: throws what the driver throws; then nothing has changed.
    */
   open(given: GivenFence): boolean {
-    if (given.isNone) given.stream = this.#defaultStream;
+    if (given.isNone && this.#isQueued && !given.isAwaited) {
+      given.isNamed = this.#defaultStream !== undefined;
+      given.stream = this.#defaultStream ?? legacyStream;
+    }
     if (given.isNone) return false;
     if (given.stream !== undefined) this.#fenceOf(given.stream);
     return true;
@@ -150,7 +160,7 @@ export class SlotFences {
    * Notes the fence that was opened: work may touch the slot's first `tokens` tokens until it passes, those before
    * token `from` only as far as layers look back from there.
    */
-  note(slot: number, { step, stream }: GivenFence, tokens: number, from: number): void {
+  note(slot: number, { step, stream, isNamed }: GivenFence, tokens: number, from: number): void {
     this.#touch(slot, tokens);
     if (stream !== undefined) this.#noteReads(slot, stream, from);
     else this.#reads?.note(slot, ofStep, step, from);
@@ -158,6 +168,7 @@ export class SlotFences {
     if (step > this.#writtenSteps[slot]!) this.#writtenSteps[slot] = step;
     if (stream === undefined) return;
     this.#fenceOf(stream).note(slot);
+    if (!isNamed) return; // nobody said that its work is queued there: copies are over when a call returns
     this.#homes[slot] = stream;
     this.#lastStream = stream;
   }
@@ -486,23 +497,32 @@ export interface ReleaseOptions {
 /** Options of `KvCache.commit` and `KvCache.discard`. */
 export interface CommitOptions {
   /**
-   * What must be over before the memory that the batch used may change hands. Default: the cache's `stream`, or
-   * nothing.
+   * What must be over before the memory that the batch used may change hands. `awaited`: nothing, the work is over.
+   * Default: the cache's `stream`; without it all work on CUDA's legacy default stream and on streams that are ordered
+   * with it; nothing where the cache has `work: 'awaited'`, or its driver no streams.
    */
-  readonly fence?: Fence | undefined;
+  readonly fence?: Fence | 'awaited' | undefined;
 }
 
 type FenceOptions = ReleaseOptions | CommitOptions;
 
 /** What a call was given, read once; the object is used again. */
 export class GivenFence {
+  /** Of a commit whose work is over, whatever the cache's default: not to be written. */
+  static readonly awaited = new GivenFence().set(-1, undefined, true);
   /** -1: none. */
   step = -1;
   stream: bigint | undefined = undefined;
+  /** Whether the caller says that no work is queued any more. */
+  isAwaited = false;
+  /** Whether the caller, or the cache's options, named the stream. */
+  isNamed = true;
 
-  set(step: number, stream: bigint | undefined): this {
+  set(step: number, stream: bigint | undefined, isAwaited = false): this {
     this.step = step;
     this.stream = stream;
+    this.isAwaited = isAwaited;
+    this.isNamed = true;
     return this;
   }
 
@@ -518,6 +538,7 @@ export function readFence(owner: string, options: FenceOptions | undefined, give
   const fence = options === undefined ? undefined
     : hasOnly(options, 'fence', 'fence') ? options.fence : readOptions(owner, options, { fence: asIs }).fence;
   if (fence === undefined) return given.set(-1, undefined);
+  if (fence === 'awaited' && owner !== releaseOwner) return given.set(-1, undefined, true);
   if (hasOnly(fence, 'stream', 'step')) {
     const { stream, step } = fence as { readonly stream?: unknown; readonly step?: unknown };
     if (step === undefined && isAddress(stream)) return given.set(-1, stream);
@@ -528,6 +549,8 @@ export function readFence(owner: string, options: FenceOptions | undefined, give
   const { stream, step } = fenceMembers(fence, { owner, option: 'fence' });
   return given.set(step ?? -1, stream);
 }
+
+const releaseOwner = 'Sequence.release';
 
 const members = { stream: optional(streamField), step: optional(integer()) };
 
@@ -540,7 +563,8 @@ function fenceMembers(
     if (read.stream !== undefined || read.step !== undefined) return read;
   }
   throw createError('KV_INVALID_OPTION', {
-    reason: 'type', ...place, expected: '{ stream: bigint } or { step: integer }', received: fence,
+    reason: 'type', ...place, received: fence,
+    expected: `{ stream: bigint }${place.owner === releaseOwner ? '' : ", 'awaited'"} or { step: integer }`,
   });
 }
 

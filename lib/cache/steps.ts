@@ -149,7 +149,7 @@ export class Steps {
   commitFirst(batch: Batch, tokens: number): void {
     const rest = batch.tokens[0]! - tokens;
     if (rest === 0) {
-      this.commit(batch, new GivenFence());
+      this.commit(batch, GivenFence.awaited);
       return;
     }
     if (this.#ahead.hasRequests) this.#memory.synchronize();
@@ -163,7 +163,7 @@ export class Steps {
   /** Discards the last `tokens` tokens of the only sequence of a prepared batch; those before stay prepared. */
   discardLast(batch: Batch, tokens: number): void {
     const rest = batch.tokens[0]! - tokens;
-    if (rest === 0) this.discard(batch, new GivenFence());
+    if (rest === 0) this.discard(batch, GivenFence.awaited);
     else this.#setTokens(batch, rest);
   }
 

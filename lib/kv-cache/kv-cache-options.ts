@@ -191,10 +191,16 @@ export interface KvCacheOptions {
   readonly scrub?: 'off' | 'between-tenants' | undefined;
   /**
    * The engine's stream, a CUstream as a bigint: fence of every commit that has none, and where the cache queues copies
-   * behind the engine's work. It must live until the cache is closed. Default: none; work that a commit does not name
-   * is over when it returns. Without meaning where the driver has no streams.
+   * behind the engine's work. It must live until the cache is closed. Default: none. Without meaning where the driver
+   * has no streams.
    */
   readonly stream?: bigint | undefined;
+  /**
+   * Where the engine's work is when it commits without a fence. `queued`: it may go on, and is fenced: by `stream`, or
+   * without one by CUDA's legacy default stream, which comes after all streams but those that do not block. `awaited`:
+   * it is over. Default `queued`. Without meaning where the driver has no streams.
+   */
+  readonly work?: 'queued' | 'awaited' | undefined;
   /**
    * What a stage computes beside K and V for each token, by name: cached with the prefix, and handed on. Default: none,
    * which costs nothing.
@@ -256,6 +262,7 @@ const spec = {
   prefixCache: withDefault(prefixCacheField, readPrefixCacheOptions({})),
   scrub: withDefault(oneOf(['off', 'between-tenants']), 'off'),
   stream: optional(streamField),
+  work: withDefault(oneOf(['queued', 'awaited']), 'queued'),
   sideTensors: sideTensorsField,
   sideDriver: optional(sideDriverField),
   sideBudgetBytes: optional(integer({ min: 1 })),

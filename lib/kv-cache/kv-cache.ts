@@ -14,11 +14,13 @@ import { leaseCheck, Sequence, type TokenSelection } from '../cache/sequence.js'
 import type { Layout } from '../layout/layout.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
 import { Batch } from '../cache/batch.js';
+import { layersOf, type CacheLayer } from './cache-layers.js';
 import { pictureOf, type CachePicture } from './cache-picture.js';
 import { checkFence, readFence, type CommitOptions } from '../cache/slot-fences.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Lifetime } from '../device/lifetime.js';
 import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
+import { writeSequences, writeTensors, type PassArrays } from './native-structs.js';
 import type { Prefixes } from './prefixes.js';
 import type { RowFollower } from '../cache/row-registry.js';
 import { readSideRows, type RowPlaces, type SideRowsByName } from '../side/side-rows.js';
@@ -46,6 +48,7 @@ export class KvCache {
   readonly access: SlotAccess;
   /** @internal */
   readonly lifetime: Lifetime;
+  readonly #layers: ReadonlyMap<number, CacheLayer>;
   readonly #parts: CacheParts;
   readonly #membership: Membership<PoolMember>;
   /** Of `step`, in no step now. */
@@ -64,6 +67,7 @@ export class KvCache {
     this.tensors = memory.tensors;
     this.access = parts.access;
     this.lifetime = parts.lifetime;
+    this.#layers = layersOf(memory);
     this.#parts = parts;
     this.#membership = this.pool.addUser({ supply, leases, tiers }, memory.native);
     unclosed.register(this, unclosedCache(parts), this);
@@ -102,6 +106,35 @@ export class KvCache {
   /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.lifetime.isClosed;
+  }
+
+  /**
+   * The tensors of a layer, by its number in the whole model, for an engine's kernels: addresses, strides in elements,
+   * views. The same object each time. Throws KV_INVALID_OPTION for a layer that this worker does not hold.
+   */
+  layer(layer: number): CacheLayer {
+    this.#checkOpen('find a layer');
+    checkInteger('KvCache.layer', 'layer', layer, this.tensors[0]!.layer, this.tensors.at(-1)!.layer);
+    return this.#layers.get(layer)!;
+  }
+
+  /**
+   * For a native engine: writes every tensor as a `vkv_tensor` of include/virtual_kv.h, 8 elements each, in the order
+   * of `tensors`; returns how many. They hold until the cache is closed. Throws KV_INVALID_OPTION.
+   */
+  writeTensors(into: BigInt64Array): number {
+    this.#checkOpen('write its tensors');
+    return writeTensors(this.#parts.memory, into);
+  }
+
+  /**
+   * For a native engine, between `prepare` and `commit`: writes each sequence of the batch, or of a scheduler's pass,
+   * as a `vkv_sequence` of include/virtual_kv.h, 4 elements each; returns how many. Throws KV_INVALID_OPTION and
+   * KV_BATCH_STATE.
+   */
+  writeSequences(pass: Batch | PassArrays, into: Int32Array): number {
+    this.#checkOpen('write the sequences of a pass');
+    return writeSequences(this.#parts.memory, pass, into);
   }
 
   /**

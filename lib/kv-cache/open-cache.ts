@@ -81,7 +81,7 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
     const { native: driver, info: { hasStreams } } = pool.driver;
     const fences = new SlotFences({
       driver: () => driver, slots: layout.slots, stream: hasStreams ? read.stream : undefined,
-      hasWindows: inner.sets.length > 1,
+      isQueued: hasStreams && read.work === 'queued', hasWindows: inner.sets.length > 1,
     });
     const slots = new Slots(inner, fences, read.slots);
     const memories = inner.sets.map((set, index) => {

@@ -39,6 +39,7 @@ const probes = {
   cuda_probe: { sources: ['native/cuda/', 'native/mock/'] },
   host_probe: { sources: ['native/host/'] },
   host_stream_probe: { sources: ['native/host/host_stream'] },
+  structs_probe: { sources: [] },
   sync_timer_probe: { sources: ['native/store/sync_timer.cc'] },
   mock_probe: { sources: ['native/mock/', 'native/cuda/results.cc'] },
   cpu_attention_probe: { sources: ['kernels/cpu/kernel_set_cpu.cc', 'kernels/cpu/simd_', 'kernels/reference.cc'] },

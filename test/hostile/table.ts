@@ -121,7 +121,7 @@ export const table: Readonly<Record<string, Rows>> = {
     new: (world) => call((options: kv.KvCacheOptions) => opened(world, new kv.KvCache(options)), {
       ...cacheOptions, model: { ...model, layerShapes: [{ headDim: 64 }], parallel: { tensor: 1 } }, driver: world.driver, pageBytes,
       memoryBudgetBytes: 8 * pageBytes, headroomBytes: 1, readyBytes: pageBytes, layout: 'fused', eagerRows: 0,
-      idleRowsLimit: 4, scrub: 'between-tenants', prefixCache: { poolRows: 4, policy: kv.lru(), events: { blockTokens: 4, label: 'l' }, tiers: [kv.hostTier({ bytes: 2 ** 20 })], modelId: 'm', tierBlockTokens: 4 },
+      idleRowsLimit: 4, scrub: 'between-tenants', work: 'queued', prefixCache: { poolRows: 4, policy: kv.lru(), events: { blockTokens: 4, label: 'l' }, tiers: [kv.hostTier({ bytes: 2 ** 20 })], modelId: 'm', tierBlockTokens: 4 },
       sideTensors: { hidden: { width: 2, dtype: 'float32', place: 'host', pageBytes } }, sideBudgetBytes: 8 * pageBytes, handOverSlots: 2,
     }),
     acquire: ({ cache }) => call(cache.acquire.bind(cache), { ...prompt, reserve: 'none', caching: 'read', priority: 1, stream: 0n }),
@@ -130,8 +130,13 @@ export const table: Readonly<Record<string, Rows>> = {
     counts: null, verify: null, inspect: null,
     createBatch: ({ cache }) => call(cache.createBatch.bind(cache), 2),
     discard: ({ cache, batch }) => call(cache.discard.bind(cache), batch),
+    layer: ({ cache }) => call((layer: number) => cache.layer(layer).key, 0),
     prepare: ({ cache }) => call(cache.prepare.bind(cache), cache.createBatch()),
     step: ({ cache }) => call((entries: never, compute: never, options: never) => cache.step(entries, compute, options), [[cache.acquire(), 1]], () => 1, {}),
+    writeTensors: ({ cache }) => call(cache.writeTensors.bind(cache), new BigInt64Array(8 * cache.tensors.length)),
+    writeSequences: ({ cache }) => call(cache.writeSequences.bind(cache), {
+      length: 1, slots: Int32Array.of(0), positions: Int32Array.of(3), tokenCounts: Int32Array.of(1), starts: Int32Array.of(0),
+    }, new Int32Array(4)),
     shutdown: ({ cache }) => call(cache.shutdown.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
     settled: ({ cache }) => call(cache.settled.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
     slotFree: ({ cache }) => call(cache.slotFree.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
