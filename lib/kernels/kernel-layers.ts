@@ -156,13 +156,16 @@ function withinSet(rules: ReadRules | undefined, { sets }: Layout, layer: number
   const { kind, windowTokens, chunkTokens = 0 } = sets.find(({ layers }) => layers.includes(layer))!;
   if (kind === 'full') return rules;
   const { windowTokens: window, chunkTokens: chunk, softcap, sinks } = rules ?? {};
-  if (window === undefined && chunk === undefined) return { windowTokens, chunkTokens: chunkTokens || undefined, softcap, sinks };
+  if (window === undefined && chunk === undefined) {
+    return { windowTokens, chunkTokens: chunkTokens || undefined, softcap, sinks };
+  }
   const isWithin = windowTokens === undefined ? chunk !== undefined && chunkTokens % chunk === 0
     : (window ?? chunk!) <= windowTokens;
   if (isWithin) return rules;
   throw createError('KV_INVALID_OPTION', {
     reason: 'range', owner: 'Kernels', option,
-    expected: windowTokens === undefined ? `chunks that ${chunkTokens} is a multiple of` : `a window of up to ${windowTokens} tokens`,
+    expected: windowTokens === undefined ? `chunks that ${chunkTokens} is a multiple of`
+      : `a window of up to ${windowTokens} tokens`,
     received: window ?? chunk,
     hint: `The cache keeps no more of layer ${layer} (\`model.layerSets\`).`,
   });

@@ -4,7 +4,7 @@
 
 import test from 'ava';
 
-import { ahead, isKvError, KvCache, type ModelShape, type Sequence } from 'virtual-kv';
+import { ahead, isKvError, Kernels, KvCache, type ModelShape, type Sequence } from 'virtual-kv';
 
 import { CacheBench, cacheTest, cacheTests, withCache, type BenchOptions } from '../../helpers/cache.js';
 
@@ -188,4 +188,30 @@ test('text is not cached yet where layers let go of tokens, and options say so',
   const error = t.throws(() => new KvCache({ model, slots: 1, maxTokens: 100, memoryBudgetBytes: 2 ** 24, driver: 'host' }));
   t.true(isKvError(error, 'KV_INVALID_OPTION'));
   t.regex(error.message, /prefixCache.*'off'/);
+});
+
+cacheTest('kernels see as much of a layer as the cache keeps, and are refused more', { ...options, on: 'host' }, (t, bench) => {
+  const { cache } = bench;
+  const width = 64 * 128;
+  const sequence = cache.acquire({ promptTokens: 40, reserve: 'none' });
+  const row = (token: number): Float32Array => Float32Array.from({ length: width }, (_, index) => Math.sin(token * 31 + index));
+  const [own, given] = [undefined, [undefined, { windowTokens }]].map((attention) => new Kernels({ cache, attention, threads: 1 }));
+  for (let token = 0; token < 40; token += 1) {
+    const batch = bench.batchOf([sequence, 1]);
+    cache.prepare(batch);
+    const answers = [own!, given!].map((kernels) => {
+      kernels.append(1, batch, row(token), row(token + 1));
+      const answer = new Float32Array(width);
+      kernels.decodeAttention(1, batch, row(token + 2), answer);
+      return answer;
+    });
+    t.deepEqual(answers[0], answers[1]);
+    cache.commit(batch);
+  }
+  t.is(mapped(bench, sequence).first, 8);
+  for (const rules of [{ windowTokens: windowTokens + 1 }, { chunkTokens: windowTokens + 1 }]) {
+    const error = t.throws(() => new Kernels({ cache, attention: rules }));
+    t.true(isKvError(error, 'KV_INVALID_OPTION') && /a window of up to 6 tokens/.test(error.message));
+  }
+  for (const kernels of [own!, given!]) kernels.close();
 });
