@@ -152,7 +152,9 @@ export class KernelLayers {
  * The rules of a layer, which see no more than its layer set keeps: where they say neither window nor chunk, as much.
  * Throws KV_INVALID_OPTION where they would read tokens that the cache has let go of.
  */
-function withinSet(rules: ReadRules | undefined, { sets }: Layout, layer: number, option: string): ReadRules | undefined {
+function withinSet(
+  rules: ReadRules | undefined, { sets }: Layout, layer: number, option: string,
+): ReadRules | undefined {
   const { kind, windowTokens, chunkTokens = 0 } = sets.find(({ layers }) => layers.includes(layer))!;
   if (kind === 'full') return rules;
   const { windowTokens: window, chunkTokens: chunk, softcap, sinks } = rules ?? {};
