@@ -375,6 +375,7 @@ export class RowsAhead {
   readonly #hasMapper: boolean;
   /** Whether some slots are there for transfers. */
   readonly #hasTransfers: boolean;
+  /** Whether there are layer sets with windows, and a mapper. */
   readonly #hasWindows: boolean;
   /** Slots of the request at hand that lack rows in a layer set with a window. */
   #windowRequests = 0;
@@ -389,7 +390,7 @@ export class RowsAhead {
     this.#growth = growth;
     this.#guard = memory.pool.guard;
     this.#pairs = new Int32Array(2 * memory.slots.count);
-    this.#hasWindows = memory.windows.all.length > 0;
+    this.#hasWindows = hasMapper && memory.windows.all.length > 0;
     this.#hasTransfers = memory.slots.count > memory.slots.sequences;
   }
 
@@ -445,8 +446,11 @@ export class RowsAhead {
   #send(count: number): void {
     this.hasRequests = count + this.#windowRequests > 0;
     if (!this.hasRequests) return;
-    const missing = this.#memory.windows.missing();
-    let pages = missing.pages - missing.earmarkedPages;
+    let pages = 0;
+    if (this.#windowRequests > 0) {
+      const missing = this.#memory.windows.missing();
+      pages += missing.pages - missing.earmarkedPages;
+    }
     for (let index = 0; index < count; index += 1) {
       const slot = this.#pairs[2 * index]!;
       const rows = this.#pairs[2 * index + 1]!;
@@ -457,7 +461,7 @@ export class RowsAhead {
       this.#supply.makeFree(pages);
     });
     if (count > 0) this.#memory.native.request(this.#pairs, count);
-    this.#memory.windows.request();
+    if (this.#windowRequests > 0) this.#memory.windows.request();
   }
 }
 

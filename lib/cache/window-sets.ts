@@ -130,12 +130,12 @@ export class WindowSet {
     this.#count += 1;
   }
 
-  /** Adds a slot whose rows before `first` go. */
-  addSlide(slot: number, first: number): void {
+  /** Adds a slot whose rows before `first` go, to become those that it lacks up to token `end`. */
+  addSlide(slot: number, first: number, end: number): void {
     this.views.revoke(slot);
     this.#numbers[3 * this.#count] = slot;
     this.#numbers[3 * this.#count + 1] = first;
-    this.#numbers[3 * this.#count + 2] = this.rows[slot]!;
+    this.#numbers[3 * this.#count + 2] = Math.max(this.rows[slot]!, this.layout.rowsFor(end));
     this.#count += 1;
   }
 
@@ -202,6 +202,8 @@ export interface WindowRules {
   readonly rollbackTokens: number;
   /** Whether pages are zeroed before another tenant gets them. */
   readonly isScrubbed: boolean;
+  /** Tokens that a slot has addresses for. */
+  readonly maxTokens: number;
 }
 
 export class WindowSets {
@@ -221,6 +223,8 @@ export class WindowSets {
   readonly #ownFrom: Int32Array;
   /** By slot: the length at which rows go, or pages that are set aside. */
   readonly #workAt: Int32Array;
+  /** By slot: tokens ahead of its length that the mapper was last asked to have memory for. */
+  readonly #ahead: Int32Array;
 
   constructor(all: readonly WindowSet[], slots: Slots, fences: SlotFences, rules: WindowRules) {
     this.all = all;
@@ -232,6 +236,7 @@ export class WindowSets {
     this.#room = new Int32Array(count);
     this.#ownFrom = new Int32Array(count);
     this.#workAt = new Int32Array(count);
+    this.#ahead = new Int32Array(count);
   }
 
   /** Slots that wait for passes before rows of theirs go. */
@@ -348,7 +353,8 @@ export class WindowSets {
         if (this.#slots.state[slot] !== slotStates.active || set.isQuarantined[slot] === 1) continue;
         const seen = Math.min(this.#seenFrom(slot), this.#fences.oldestPass(slot));
         const first = set.layout.firstRow(seen);
-        if (first > set.first[slot]!) set.addSlide(slot, first);
+        const end = Math.min(this.#slots.length[slot]! + this.#ahead[slot]!, this.#rules.maxTokens);
+        if (first > set.first[slot]!) set.addSlide(slot, first, end);
       }
       try {
         this.#watch(set, () => { set.slide(); });
@@ -418,7 +424,9 @@ export class WindowSets {
    */
   addRequest(slot: number, tokens: number): boolean {
     const { passTokens = tokens } = this.#rules;
-    const wanted = Math.min(tokens, this.#slots.length[slot]! + passTokens);
+    const length = this.#slots.length[slot]!;
+    const wanted = Math.min(tokens, length + passTokens);
+    this.#ahead[slot] = wanted - length;
     if (!this.isLacking(slot, wanted)) return false;
     for (const set of this.all) set.addGrowth(slot, wanted);
     return true;
@@ -520,6 +528,7 @@ export class WindowSets {
   /** No work uses the slot any more: unmaps all of it. Throws the driver's first refusal, after all sets. */
   vacate(slot: number): void {
     this.#waiting.delete(slot);
+    this.#ahead[slot] = 0;
     let failure: { readonly error: unknown } | undefined;
     for (const set of this.all) {
       set.sharedRows[slot] = 0;

@@ -4,7 +4,7 @@
 
 import test from 'ava';
 
-import { isKvError, type ModelShape } from 'virtual-kv';
+import { ahead, isKvError, type ModelShape } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
 import { CacheBench, type BenchOptions, type DriverName } from '../helpers/cache.js';
@@ -45,7 +45,7 @@ const worlds: readonly World[] = [
   { title: 'steps', on: 'mock', steps: true, lanes: 1 },
   { title: 'steps', on: 'host', steps: true, lanes: 1 },
   ...[false, true].map((steps): World => ({ title: `windows and chunks, ${steps ? 'steps' : 'two streams'}`, on: 'mock', steps, lanes: steps ? 1 : 2, options: {
-    model: windowModel, prefixCache: 'off', rollbackTokens: 3, memoryBudgetBytes: 60 * 4096,
+    model: windowModel, prefixCache: 'off', rollbackTokens: 3, memoryBudgetBytes: 60 * 4096, passTokens: 12, growth: ahead(6),
   } })),
   { title: 'windows and chunks, steps', on: 'host', steps: true, lanes: 1, options: {
     model: { ...windowModel, headDim: 4096 }, prefixCache: 'off', memoryBudgetBytes: 60 * 65_536,

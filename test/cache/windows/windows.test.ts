@@ -184,6 +184,22 @@ cacheTest('rows ahead come from the mapper, so that no step maps any', {
   t.true(end - first <= 5);
 });
 
+cacheTest('a prompt in passes hands the rows that go to those of the next pass', {
+  ...options, mapper: 'background', growth: ahead(8), passTokens: 16, scrub: 'between-tenants', device: { hasGarbage: true },
+}, async (t, bench) => {
+  const { cache } = bench;
+  const sequence = cache.acquire({ promptTokens: 320, tenant: 'a' });
+  for (let length = 0; length < 320; length += 16) {
+    bench.compute(sequence, 16);
+    cache.stamp(sequence, length, 16, 1);
+    await cache.settled();
+  }
+  t.is(cache.verifyStamp(sequence, 0, 320, 1), 0);
+  t.true(cache.metrics.handedRows >= 60, String(cache.metrics.handedRows));
+  const { first, end } = mapped(bench, sequence);
+  t.true(end - first <= 10);
+});
+
 test('text is not cached yet where layers let go of tokens, and options say so', (t) => {
   const error = t.throws(() => new KvCache({ model, slots: 1, maxTokens: 100, memoryBudgetBytes: 2 ** 24, driver: 'host' }));
   t.true(isKvError(error, 'KV_INVALID_OPTION'));
