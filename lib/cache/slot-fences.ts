@@ -262,6 +262,11 @@ export class SlotFences {
     for (const fence of this.#streams) fence.finish();
   }
 
+  /** The cache was collected: its events go, whatever they wait for. Throws what the driver throws; retryable. */
+  abandon(): void {
+    for (const fence of this.#streams) fence.abandon();
+  }
+
   #noteReads(slot: number, stream: bigint, from: number): void {
     if (this.#reads === undefined) return;
     const fence = this.#fenceOf(stream);
@@ -462,6 +467,11 @@ export class StreamFence {
     } catch (error) {
       if (!isKvError(error, 'KV_DRIVER_LOST')) throw error;
     }
+  }
+
+  /** Forgets everything without asking. Throws what the driver throws; the rest is there still. */
+  abandon(): void {
+    for (let recorded = this.#events[0]; recorded !== undefined; recorded = this.#events[0]) this.#forget(recorded);
   }
 
   #forgetPassed(): void {

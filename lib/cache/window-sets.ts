@@ -488,20 +488,21 @@ export class WindowSets {
    */
   fork(from: number, to: number): void {
     this.#fences.waitWritten(from, 'fork');
-    const length = this.#slots.length[from]!;
-    for (const set of this.all) {
-      this.#watch(set, () => {
-        const row = set.rowOf(length);
-        const rows = set.layout.rowsFor(length);
-        if (this.#rules.isScrubbed) set.native.assign(to, this.#slots.tenantOf(from));
-        set.native.shareRows(from, to, rows);
-        if (rows > row) set.native.detach(to, row, length, -1, 0n);
-        set.sharedRows[from] = Math.max(set.sharedRows[from]!, row);
-        set.sharedRows[to] = row;
-      });
-    }
+    this.vacate(to); // of what an attempt before this one has shared
+    for (const set of this.all) this.#watch(set, () => { this.#forkIn(set, from, to); });
     this.#plan(from);
     this.#plan(to);
+  }
+
+  #forkIn(set: WindowSet, from: number, to: number): void {
+    const length = this.#slots.length[from]!;
+    const row = set.rowOf(length);
+    const rows = set.layout.rowsFor(length);
+    if (this.#rules.isScrubbed) set.native.assign(to, this.#slots.tenantOf(from));
+    set.native.shareRows(from, to, rows);
+    set.sharedRows[from] = Math.max(set.sharedRows[from]!, row);
+    set.sharedRows[to] = row;
+    if (rows > row) set.native.detach(to, row, length, -1, 0n);
   }
 
   /** Whether every sequence can be taken back by so many tokens. */

@@ -25,7 +25,7 @@ export interface WrongList {
 }
 
 /** Of Nemotron-H: Mamba, attention, feed-forward, experts. */
-const letters: Readonly<Record<string, string>> = { 'M': 'mamba', '*': 'attention', '-': 'mlp', 'E': 'moe' };
+const blocks: Readonly<Record<string, string>> = { 'M': 'mamba', '*': 'attention', '-': 'mlp', 'E': 'moe' };
 
 /** Every how many layers a family has one that sees all, where its files do not say so. */
 const fullEvery: Readonly<Record<string, number>> = {
@@ -78,7 +78,7 @@ function namesIn(config: Json, count: number): readonly string[] {
   const listed = listIn(config, ['layer_types', 'layers_block_type']);
   if (listed !== undefined) return listed.map(String);
   const pattern = config['hybrid_override_pattern'];
-  if (typeof pattern === 'string' || Array.isArray(pattern)) return Array.from(pattern, (letter) => letters[String(letter)] ?? String(letter));
+  if (typeof pattern === 'string' || Array.isArray(pattern)) return Array.from(pattern, (letter) => blocks[String(letter)] ?? String(letter));
 
   const linear = config['linear_attn_config']; // Kimi Linear; its layers are counted from 1
   const kda = isObject(linear) ? listIn(linear, ['kda_layers']) : undefined;
@@ -91,6 +91,10 @@ function namesIn(config: Json, count: number): readonly string[] {
 
   if (numberIn(config, ['attention_chunk_size']) !== undefined) return each(chunkedBy(config));
   if (numberIn(config, ['sliding_window']) === undefined || config['use_sliding_window'] === false) return each(() => 'full_attention');
+  const letters = config['sliding_window_pattern']; // EXAONE 4: local and global
+  if (typeof letters === 'string' && letters !== '') {
+    return each((layer) => (letters[layer % letters.length] === 'L' ? 'sliding_attention' : 'full_attention'));
+  }
   const period = numberIn(config, ['sliding_window_pattern', '_sliding_window_pattern']) ?? fullEvery[family];
   if (period !== undefined) {
     const isLastFull = family === 'gemma4_text'; // whatever the period

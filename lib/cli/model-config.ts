@@ -59,6 +59,7 @@ const familyDefaults: Readonly<Record<string, Json>> = {
   },
   gpt_oss: { sliding_window: 128 },
   llama4_text: { attention_chunk_size: 8192, no_rope_layer_interval: 4 },
+  ...Object.fromEntries(['qwen2', 'qwen2_moe', 'qwen3', 'qwen3_moe'].map((type) => [type, { use_sliding_window: false }])),
   qwen3_next: deltaRule, qwen3_5_text: deltaRule, qwen3_5_moe_text: deltaRule,
 };
 
@@ -66,7 +67,7 @@ const giveConfig = "Give a model's `config.json`, the folder it is in, or a .ggu
 
 /**
  * Reads a config file, the `config.json` in a folder, or the header of a .gguf file. Throws KV_CONFIG_INVALID when it cannot be read, or
- * when a number is missing both there and in `overrides`.
+ * when a number is missing both there and in `overrides`; KV_MODEL_INVALID for what is no GGUF file.
  */
 export function readModelConfig(fileOrFolder: string, overrides: ConfigOverrides = {}): ConfigModel {
   const { file, json } = fileOrFolder.toLowerCase().endsWith('.gguf')

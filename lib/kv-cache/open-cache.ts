@@ -93,17 +93,19 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
     });
     return openParts({ ...read, model }, cache, layout, { memories, pool, layout: inner, slots, fences }, isOwn);
   } catch (error) {
-    closeNatives(natives);
+    closingOf(natives)();
     if (isOwn) pool.close();
     throw error;
   }
 }
 
 /** Must not refer to the cache: the addon's part of it, and the pool that knows it, closed if it is the cache's own. */
-export function unclosedCache({ memory: { native, pool }, closeMemory, closeSide, ownsPool }: CacheParts): Unclosed {
+export function unclosedCache({ memory, closeMemory, closeSide, ownsPool }: CacheParts): Unclosed {
+  const { native, pool, fences } = memory;
   return {
     what: 'A KvCache',
     giveBack: () => {
+      fences.abandon();
       closeSide();
       closeMemory();
       pool.removeUser(native);
@@ -141,9 +143,9 @@ function newRows(slots: number): { readonly rows: Int32Array; readonly isQuarant
   return { rows: new Int32Array(slots), isQuarantined: new Uint8Array(slots) };
 }
 
-/** The first one's mapper maps for all: it is closed first. Idempotent; after a failure of the driver call it again. */
-function closeNatives(natives: readonly NativeCache[]): void {
-  for (const native of natives) native.close();
+/** Closes them. Idempotent; after a failure of the driver call it again. Refers to nothing else, not to the cache. */
+function closingOf(natives: readonly NativeCache[]): () => void {
+  return () => { for (const native of natives) native.close(); };
 }
 
 interface OpenMemory {
@@ -207,7 +209,7 @@ function openParts(
   }
   return {
     memory, cached, tokens, supply, side, sideRows: new SideRows(side, pool.driver), leases, steps, ahead, lifetime,
-    layout: outer, ownsPool, closeSide, closeMemory: () => { closeNatives(natives); },
+    layout: outer, ownsPool, closeSide, closeMemory: closingOf(natives),
     prefixes: new Prefixes(new Prompts(lifetime, encoder, layout.tensors), {
       texts: new CachedTexts(memory, leases, cached, side, tiers), statistics, events, isOn: options !== 'off', cache,
     }),
@@ -319,7 +321,15 @@ function slotsForTransfers({ prefixCache }: ReadKvCacheOptions): number {
 }
 
 /** Until prefixes can be resumed in layers that have let go of their tokens, caches with such layers keep none. */
-function checkSets({ sets }: Layout, { prefixCache }: ReadKvCacheOptions): void {
+function checkSets({ sets, constantSets }: Layout, { prefixCache }: ReadKvCacheOptions): void {
+  const planned = constantSets.find(({ kind }) => kind !== 'shared');
+  if (planned !== undefined) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'KvCache', option: 'model.layerSets', received: planned.kind,
+      expected: 'sets of kind full, window, chunk and shared',
+      hint: '`vkv plan` and `computeLayout` count the others; a later version keeps them.',
+    });
+  }
   const unsupported = sets.find(({ kind }) => kind !== 'full');
   if (unsupported === undefined || prefixCache === 'off') return;
   throw createError('KV_INVALID_OPTION', {

@@ -152,7 +152,9 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     `replay ${JSON.stringify([seed, verify, ...verify === 'sampled' ? [settings.layout, pool.pageBytes] : []])}`;
   const prefixCache = sharesPrefixes ? { policy: evictionPolicies[policy](), poolRows, tiers, modelId } : 'off';
   const startMs = performance.now();
-  const cache = new KvCache({ model, slots: maxBatch, maxTokens, pool, layout: settings.layout, prefixCache });
+  const cache = new KvCache({
+    model, slots: maxBatch, maxTokens, pool, layout: settings.layout, prefixCache, passTokens: prefillTokensPerStep,
+  });
   try {
     await cache.prefixes.tiers?.ready();
     const { layout } = cache;

@@ -90,12 +90,13 @@ test('layers are read by list, by period and by the family\'s rule alike', (t) =
   const sliding = { num_hidden_layers: 6, sliding_window: 8 };
   t.deepEqual(windowOf({ ...sliding, layer_types: ['sliding_attention', 'full_attention', 'local_attention', 'full_attention', 'full_attention', 'full_attention'] }), ['window 0,2', 'full 1,3,4,5']);
   t.deepEqual(windowOf({ ...sliding, sliding_window_pattern: 3 }), ['window 0,1,3,4', 'full 2,5']);
+  t.deepEqual(windowOf({ ...sliding, sliding_window_pattern: 'LLG' }), ['window 0,1,3,4', 'full 2,5']);
   t.deepEqual(windowOf({ ...sliding, model_type: 'gpt_oss' }), ['window 0,2,4', 'full 1,3,5']);
   t.deepEqual(windowOf({ ...sliding, model_type: 'gemma4_text', num_hidden_layers: 8 }), ['window 0,1,2,3,4,6', 'full 5,7']);
   t.deepEqual(windowOf({ ...sliding, use_sliding_window: true, max_window_layers: 4 }), ['full 0,1,2,3', 'window 4,5']);
   t.deepEqual(windowOf({ num_hidden_layers: 8, attention_chunk_size: 16 }), ['chunk 0,1,2,4,5,6', 'full 3,7']);
   t.deepEqual(windowOf({ num_hidden_layers: 4, attn_layer_indices: [1], mamba_n_heads: 2, mamba_d_head: 4, mamba_d_state: 8, mamba_d_conv: 4 }), ['state 0,2,3', 'full 1']);
-  for (const all of [{ use_sliding_window: false }, { sliding_window: null }, { max_position_embeddings: 8 }, { layer_types: Array(6).fill('full_attention') }]) {
+  for (const all of [{ use_sliding_window: false }, { model_type: 'qwen3' }, { sliding_window: null }, { max_position_embeddings: 8 }, { layer_types: Array(6).fill('full_attention') }]) {
     t.is(read({ ...sliding, ...all }), undefined, JSON.stringify(all));
   }
 });
