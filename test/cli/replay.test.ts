@@ -152,6 +152,24 @@ test('--prefix-cache computes once what prompts have in common; --prompt-only le
   t.regex(stdout, /Prefix cache +21\.3 % of the prompt tokens · .*adaptive, as many rows as memory has/);
 });
 
+test('windows of a config are replayed as windows, and with a prefix cache as if they kept all, which is said', async (t) => {
+  const folder = folderFor(t);
+  writeFileSync(path.join(folder, 'config.json'), JSON.stringify({
+    model_type: 'mistral', num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 2, head_dim: 32, hidden_size: 64,
+    max_position_embeddings: 4_096, sliding_window: 64, torch_dtype: 'float16',
+  }));
+  const flags = [
+    traceIn(t), '--config', folder, '--page-bytes', '64KiB', '--memory-bytes', '256MiB', '--driver', 'host', '--verify', 'full',
+    '--max-batch', '1', '--prefill-tokens-per-step', '128',
+  ];
+  const sliding = await runVkvJson(['replay', ...flags]);
+  const keeping = await runVkvJson(['replay', ...flags, '--prefix-cache']);
+  for (const result of [sliding, keeping]) t.like(result, { mismatches: 0, leakedPages: 0 });
+  t.deepEqual([sliding, keeping].map(({ peakPhysicalBytes }) => Number(peakPhysicalBytes) / 65_536), [2, 12]);
+  const { stderr } = await runVkv(['replay', ...flags, '--prefix-cache']);
+  t.regex(stderr, /as if it kept all tokens, since the prefix cache cannot resume others yet/);
+});
+
 test('--policy and --pool-rows stand for --prefix-cache', async (t) => {
   const flags = ['replay', traceIn(t, ALIKE), ...SMALL, '--driver', 'host', '--max-batch', '1'];
   for (const policy of evictionPolicyNames.slice(1)) {
