@@ -533,7 +533,7 @@ export class WindowSets {
     let failure: { readonly error: unknown } | undefined;
     for (const set of this.all) {
       set.sharedRows[slot] = 0;
-      if (set.rows[slot] === 0 && set.first[slot] === 0) continue;
+      if (set.isQuarantined[slot] === 1 || (set.rows[slot] === 0 && set.first[slot] === 0)) continue;
       try {
         this.#watch(set, () => { set.shrink(slot, 0); });
       } catch (error) {
