@@ -158,10 +158,17 @@ export class WindowSet {
     if (this.#count > 0) this.native.request(this.#numbers, this.#count);
   }
 
-  /** Rows that forks map too give no pages for what is set aside. */
+  /** Where there are no mappings for rows ahead, none are mapped. */
   slide(): void {
     if (this.#count === 0) return;
-    this.native.slide(this.#numbers, this.#count);
+    try {
+      this.native.slide(this.#numbers, this.#count);
+    } catch (error) {
+      if (!isKvError(error, 'KV_OUT_OF_MAPPINGS')) throw error;
+      for (let index = 0; index < this.#count; index += 1) this.#numbers[3 * index + 2] = 0;
+      this.native.slide(this.#numbers, this.#count); // what has slid already stays
+    }
+    // Rows that forks map too give no pages for what is set aside.
     for (let index = 0; index < this.#count; index += 1) {
       const slot = this.#numbers[3 * index]!;
       const earmarkedRows = this.earmarkedRows[slot]!;

@@ -200,6 +200,33 @@ cacheTest('a prompt in passes hands the rows that go to those of the next pass',
   t.true(end - first <= 10);
 });
 
+cacheTest('rows go also where the system has no mapping for rows ahead, which is no error', {
+  ...options, on: 'host', mappingLimit: 80, mapper: 'background', growth: ahead(8), passTokens: 16,
+}, (t, bench) => {
+  const { cache } = bench;
+  const sequences: Sequence[] = [];
+  let refusals = 0;
+  for (let turn = 0; turn < 400; turn += 1) {
+    try {
+      if (sequences.length < 4) sequences.push(cache.acquire({ promptTokens: 60 }));
+      const sequence = sequences[turn % sequences.length]!;
+      const { length } = sequence;
+      if (length >= 180) sequences.splice(sequences.indexOf(sequence), 1)[0]!.release();
+      else {
+        bench.compute(sequence, 12);
+        cache.stamp(sequence, length, 12, sequence.slot);
+      }
+      t.is(sequence.isReleased ? 0 : cache.verifyStamp(sequence, 0, sequence.length, sequence.slot), 0);
+    } catch (error) {
+      if (!isKvError(error, 'KV_OUT_OF_MAPPINGS')) throw error;
+      refusals += 1;
+      sequences.shift()?.release();
+    }
+  }
+  t.is(cache.metrics.lateErrors, 0);
+  t.true(refusals + cache.metrics.droppedRequests > 0);
+});
+
 test('text is not cached yet where layers let go of tokens, and options say so', (t) => {
   const error = t.throws(() => new KvCache({ model, slots: 1, maxTokens: 100, memoryBudgetBytes: 2 ** 24, driver: 'host' }));
   t.true(isKvError(error, 'KV_INVALID_OPTION'));
