@@ -228,6 +228,66 @@ cacheTest('rows go also where the system has no mapping for rows ahead, which is
   t.true(refusals + cache.metrics.droppedRequests > 0);
 });
 
+cacheTest('a row that a fork maps is not exchanged under a step that may still use it', { ...options, rollbackTokens: 6 }, (t, bench) => {
+  const { cache } = bench;
+  const parent = bench.sequenceOf(16);
+  const child = parent.fork();
+  const batch = bench.batchOf([child, 1]);
+  cache.prepare(batch);
+  cache.commit(batch, { fence: { step: 1 } });
+  child.truncate(11);
+  const again = bench.batchOf([child, 3]);
+  t.true(isKvError(t.throws(() => { cache.prepare(again); }), 'KV_WORK_QUEUED'));
+  cache.completeStep(1);
+  cache.prepare(again);
+  cache.commit(again);
+  t.is(child.length, 14);
+});
+
+cacheTest('rows ahead that made room for others are mapped again before they are written', {
+  ...options, memoryBudgetBytes: 40 * 65_536,
+}, (t, bench) => {
+  const { cache } = bench;
+  const [first, other] = [bench.sequenceOf(4), bench.sequenceOf(4)];
+  bench.prepare(first, 28);
+  bench.discard();
+  const before = cache.counts().sets[1]!.mappedRows;
+  bench.compute(other, 28);
+  t.true(cache.counts().sets[1]!.mappedRows < before + 7, 'rows ahead of the first are gone');
+  other.release();
+  bench.compute(first, 28);
+  cache.stamp(first, 4, 28, 1);
+  t.is(cache.verifyStamp(first, 4, 28, 1), 0);
+});
+
+cacheTest('what is set aside for a prompt stays so, whatever others ask for', {
+  ...options, passTokens: 16, memoryBudgetBytes: (32 + 12 + 20) * 65_536,
+}, (t, bench) => {
+  const { cache } = bench;
+  const sequence = cache.acquire({ promptTokens: 64 });
+  bench.prepare(sequence, 16);
+  bench.discard();
+  const other = cache.acquire({ promptTokens: 0 });
+  const error = t.throws(() => { bench.compute(other, 60); });
+  t.true(isKvError(error, 'KV_OUT_OF_PAGES'));
+  bench.compute(other, 16);
+  for (let length = 0; length < 64; length += 16) bench.compute(sequence, 16);
+  t.is(sequence.length, 64);
+});
+
+cacheTest('a tenant finds nothing of another in a window', { ...options, on: 'host', scrub: 'between-tenants' }, (t, bench) => {
+  const { cache } = bench;
+  const one = bench.sequenceOf(40, 'a');
+  cache.stamp(one, 0, 40, 1);
+  one.release();
+  const other = bench.sequenceOf(40, 'b');
+  t.true(other.view(windowKeys).every((element) => element === 0));
+  const fork = other.fork();
+  other.release();
+  bench.compute(fork, 4);
+  t.true(fork.view(windowKeys).every((element) => element === 0));
+});
+
 test('text is not cached yet where layers let go of tokens, and options say so', (t) => {
   const error = t.throws(() => new KvCache({ model, slots: 1, maxTokens: 100, memoryBudgetBytes: 2 ** 24, driver: 'host' }));
   t.true(isKvError(error, 'KV_INVALID_OPTION'));
