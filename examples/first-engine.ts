@@ -8,13 +8,14 @@ const cache = new KvCache({
   model: { layers: 1, kvHeads: 1, headDim: DIM, dtype: 'float32' }, // your model's numbers
   driver: 'host', slots: SLOTS, maxTokens: 4_096, memoryBudgetBytes: 2 ** 26,
 });
+const { key } = cache.layer(0);
 const logits = new Float32Array(SLOTS * VOCABULARY);
 const engine: Engine = {
   vocabularyTokens: VOCABULARY,
   prefill(pass) {
     logits.fill(0);
     for (let i = 0; i < pass.length; i += 1) {
-      const keys = pass.sequences[i]!.view(0); // K of layer 0, [token, head, dim]; native code takes `address(0)`
+      const keys = key.view(pass.sequences[i]!); // K of layer 0, [token, head, dim]; native code takes `addressOf`
       const from = pass.positions[i]!;
       const end = from + pass.tokenCounts[i]!;
       for (let at = from; at < end; at += 1) keys[at * DIM] = pass.tokens[pass.starts[i]! + at - from]!; // 1. write the new ones

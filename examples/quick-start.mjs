@@ -8,15 +8,16 @@ const cache = new KvCache({
   slots: 64, maxTokens: 131_072, // 256 GiB of addresses, and no memory yet
   memoryBudgetBytes: 2 ** 30,
 });
+const { key } = cache.layer(0);
 const sequence = cache.acquire({ promptTokens: 700 });
 const batch = cache.createBatch();
 for (const tokens of [700, 1, 1, 1]) { // the prompt, then one token a step
   batch.clear();
   batch.add(sequence, tokens);
-  cache.prepare(batch); // from here these tokens have memory: run the kernels on sequence.address(tensor)
+  cache.prepare(batch); // from here these tokens have memory: run the kernels on key.addressOf(sequence)
   cache.commit(batch); // their K and V are valid
 }
 const { mappedPages } = cache.counts();
-console.log(`${sequence.length} tokens in ${mappedPages} pages; K of layer 0 at 0x${sequence.address(0).toString(16)}`);
+console.log(`${sequence.length} tokens in ${mappedPages} pages; K of layer 0 at 0x${key.addressOf(sequence).toString(16)}`);
 sequence.release();
 cache.close();

@@ -13,10 +13,8 @@ const cache = new KvCache({
   model: { layers: 1, kvHeads: HEADS, headDim: DIM, dtype: 'float32' },
   slots: 2, maxTokens: 4096, memoryBudgetBytes: 8 * 2 ** 20, driver: 'host', pageBytes: 65_536,
 });
-const [keys, values] = cache.tensors;
-if (keys === undefined || values === undefined) throw new Error('one layer has two tensors');
-const tokenStride = keys.strides.tokenBytes / 4; // in elements
-const headStride = keys.strides.headBytes / 4;
+const { key, value } = cache.layer(0);
+const { token: tokenStride, head: headStride } = key.strides; // in elements
 
 /** Stands for a model: numbers that differ for every sequence, token, head and element. */
 function project(kind: number, sequence: number, token: number): Float32Array {
@@ -42,7 +40,7 @@ for (let token = 0; token < TOKENS; token += 1) {
   for (const sequence of sequences) batch.add(sequence, 1);
   cache.prepare(batch); // every sequence has memory for one more token
   sequences.forEach((sequence, index) => {
-    const [k, v] = [sequence.view(0), sequence.view(1)]; // this sequence's mapped tokens, as the memory itself
+    const [k, v] = [key.view(sequence), value.view(sequence)]; // this sequence's mapped tokens, as the memory itself
     for (const [view, copy, kind] of [[k, plain[index]!.k, 1], [v, plain[index]!.v, 2]] as const) {
       const row = project(kind, index, token);
       for (let head = 0; head < HEADS; head += 1) {

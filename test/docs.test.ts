@@ -57,6 +57,7 @@ const documented = {
   SamplerOptions: 'lib/serving/sampling.ts',
   MockDeviceOptions: 'lib/device/mock-device.ts',
   KernelsOptions: 'lib/kernels/kernels-options.ts',
+  AttentionRules: 'lib/kernels/attention-rules.ts',
   CaptureOptions: 'lib/kernels/captured-steps.ts',
   SequenceSpans: 'lib/kernels/step-spans.ts',
   TokenCopy: 'lib/kernels/token-copies.ts',
@@ -95,9 +96,27 @@ for (const [name, file] of Object.entries(documented)) {
   });
 }
 
+test('docs/api.md lists every exported name, as `npm run docs:names` writes it', (t) => {
+  const { status, stdout, stderr } = spawnSync(process.execPath, ['scripts/api-names.mjs', '--print'], { encoding: 'utf8', cwd: root });
+  t.is(status, 0, stderr);
+  t.true(stdout === read('docs/api.md'), 'run `npm run docs:names`');
+  for (const name of Object.keys(kv)) t.true(stdout.includes(`\`${name}\``), name);
+});
+
+test('every link within docs/api.md leads to a heading', (t) => {
+  const document = read('docs/api.md');
+  const anchors = new Set([...document.matchAll(/^#+ (.*)$/gm)].map(([, heading]) => heading!.toLowerCase().replace(/[^\w\- ]/g, '').replaceAll(' ', '-')));
+  for (const [, anchor] of document.matchAll(/\]\(#([^)]*)\)/g)) t.true(anchors.has(anchor!), anchor);
+});
+
 test('docs/api.md names every field of a layout', (t) => {
   const section = read('docs/api.md').split(/^## /m).find((part) => part.startsWith('Layouts\n')) ?? '';
-  for (const field of fieldsOf('Layout', 'lib/layout/layout.ts')) t.true(section.includes(`\`${field}\``), field);
+  const fields = [
+    ...['Layout', 'ConstantSetLayout'].flatMap((name) => fieldsOf(name, 'lib/layout/layout.ts')),
+    ...['RowLayout', 'LayerSetLayout'].flatMap((name) => fieldsOf(name, 'lib/layout/set-layout.ts')),
+  ];
+  for (const field of ['groupRows', 'layoutReason', 'facePages']) t.true(fields.includes(field), field);
+  for (const field of fields) t.true(section.includes(`\`${field}\``) || section.includes(`\`${field}(`), field);
 });
 
 test('docs/api.md and the README name every layout and every eviction policy, and the package exports each policy', (t) => {

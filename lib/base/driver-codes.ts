@@ -8,6 +8,10 @@ type DriverCode =
   | 'KV_DRIVER_UNAVAILABLE' | 'KV_DRIVER_UNSUPPORTED' | 'KV_DRIVER_TOO_OLD' | 'KV_CUBLAS_UNAVAILABLE'
   | 'KV_KERNELS_REFUSED' | 'KV_COMMAND_FAILED' | 'KV_DRIVER_CALL_FAILED' | 'KV_DRIVER_LOST' | 'KV_DRIVER_MISUSE';
 
+/** A kernel touched what has no memory: of all causes the one that the cache's caller can remove. */
+const forgottenFence = ' A kernel used memory that is not mapped: if its work goes on behind a `commit` or `release` ' +
+  'on a stream of its own, name that stream (`stream`, `fence`).';
+
 export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
   KV_DRIVER_UNAVAILABLE: {
     class: 'KvDriverError',
@@ -68,7 +72,7 @@ export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
     recovery: 'restart',
     template: ({ driver, ...call }) =>
       `The ${driver} driver has failed for good${callResult(call)}. Every later call will fail; close the cache and ` +
-      'restart the process.',
+      `restart the process.${call.statusName === 'CUDA_ERROR_ILLEGAL_ADDRESS' ? forgottenFence : ''}`,
   },
   KV_DRIVER_MISUSE: {
     class: 'KvDriverError',

@@ -41,7 +41,8 @@ export class Batch {
 
   /** Throws KV_INVALID_OPTION or KV_BATCH_STATE unless it is a batch of these slots, prepared or not. @internal */
   static check(
-    batch: Batch, slots: Slots, operation: 'prepare' | 'commit' | 'discard' | 'writeSide', isPrepared: boolean,
+    batch: Batch, slots: Slots, operation: 'prepare' | 'commit' | 'discard' | 'writeSide' | 'writeSequences',
+    isPrepared: boolean,
   ): void {
     if (!Batch.isInstance(batch)) {
       throw createError('KV_INVALID_OPTION', {

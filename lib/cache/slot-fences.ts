@@ -17,9 +17,16 @@ import type { NativeDriver } from '../device/native.js';
 export interface SlotFencesParts {
   readonly driver: () => NativeDriver;
   readonly slots: number;
-  /** The engine's stream, if the cache was told: fence of commits that have none. */
+  /** The engine's stream, if the cache was told: the cache's copies run there. */
   readonly stream: bigint | undefined;
+  /** Whether the engine's work may go on behind a commit without a fence: then one is noted all the same. */
+  readonly isQueued: boolean;
+  /** Whether some layers keep the last tokens alone: their rows go behind what each pass reads. */
+  readonly hasWindows: boolean;
 }
+
+/** CUDA's legacy default stream: an event there comes after the work of all streams but those that do not block. */
+const legacyStream = 0n;
 
 export class SlotFences {
   /** Scratch of the call that reads a fence. */
@@ -27,6 +34,7 @@ export class SlotFences {
   readonly #driver: () => NativeDriver;
   readonly #slots: number;
   readonly #defaultStream: bigint | undefined;
+  readonly #isQueued: boolean;
   /** By slot: the step it waits for, or -1. */
   readonly #steps: Float64Array;
   /** The same of commits alone: until then its tokens may still be written. */
@@ -36,14 +44,19 @@ export class SlotFences {
   /** By slot: the stream on which its sequence's work is queued. */
   readonly #homes: (bigint | undefined)[];
   readonly #streams: StreamFence[] = [];
+  /** Undefined where all layers keep all tokens. */
+  readonly #reads: PassReads | undefined;
   #lastStream: bigint | undefined;
   #completedStep = -1;
   #passes = 0;
 
-  constructor({ driver, slots, stream }: SlotFencesParts) {
+  constructor({ driver, slots, stream, isQueued, hasWindows }: SlotFencesParts) {
+    this.#reads = !hasWindows ? undefined : new PassReads(slots, (fence, mark) =>
+      fence === ofStep ? mark <= this.#completedStep : this.#streams[fence]!.isOver(mark));
     this.#driver = driver;
     this.#slots = slots;
     this.#defaultStream = stream;
+    this.#isQueued = isQueued;
     this.#steps = new Float64Array(slots).fill(-1);
     this.#writtenSteps = new Float64Array(slots).fill(-1);
     this.#tokens = new Int32Array(slots);
@@ -102,6 +115,14 @@ export class SlotFences {
     return this.isPending(slot) ? this.#tokens[slot]! : 0;
   }
 
+  /**
+   * The first token that a pass which may not be over computed: what layers see from there on stays mapped. Infinity:
+   * all are over.
+   */
+  oldestPass(slot: number): number {
+    return this.#reads === undefined ? Infinity : this.#reads.oldest(slot);
+  }
+
   /** The step that must be completed before the slot's fence passes, or -1. */
   pendingStep(slot: number): number {
     return this.#steps[slot]! > this.#completedStep ? this.#steps[slot]! : -1;
@@ -126,19 +147,28 @@ export class SlotFences {
    * a stream is named an event is recorded there: throws what the driver throws; then nothing has changed.
    */
   open(given: GivenFence): boolean {
-    if (given.isNone) given.stream = this.#defaultStream;
+    if (given.isNone && this.#isQueued && !given.isAwaited) {
+      given.isNamed = this.#defaultStream !== undefined;
+      given.stream = this.#defaultStream ?? legacyStream;
+    }
     if (given.isNone) return false;
     if (given.stream !== undefined) this.#fenceOf(given.stream);
     return true;
   }
 
-  /** Notes the fence that was opened: work may touch the slot's first `tokens` tokens until it passes. */
-  note(slot: number, { step, stream }: GivenFence, tokens: number): void {
+  /**
+   * Notes the fence that was opened: work may touch the slot's first `tokens` tokens until it passes, those before
+   * token `from` only as far as layers look back from there.
+   */
+  note(slot: number, { step, stream, isNamed }: GivenFence, tokens: number, from: number): void {
     this.#touch(slot, tokens);
+    if (stream !== undefined) this.#noteReads(slot, stream, from);
+    else this.#reads?.note(slot, ofStep, step, from);
     if (step > this.#steps[slot]!) this.#steps[slot] = step;
     if (step > this.#writtenSteps[slot]!) this.#writtenSteps[slot] = step;
     if (stream === undefined) return;
     this.#fenceOf(stream).note(slot);
+    if (!isNamed) return; // nobody said that its work is queued there: copies are over when a call returns
     this.#homes[slot] = stream;
     this.#lastStream = stream;
   }
@@ -148,9 +178,10 @@ export class SlotFences {
     this.#fenceOf(stream);
   }
 
-  /** The engine queues work of the slot's sequence on the stream. Throws as `open`. */
-  noteWork(slot: number, stream: bigint, tokens: number): void {
+  /** The engine queues work of the slot's sequence on the stream, as `note`. Throws as `open`. */
+  noteWork(slot: number, stream: bigint, tokens: number, from: number): void {
     this.noteQueued(slot, stream, tokens);
+    this.#noteReads(slot, stream, from);
     this.#homes[slot] = stream;
     this.#lastStream = stream;
   }
@@ -231,6 +262,17 @@ export class SlotFences {
     for (const fence of this.#streams) fence.finish();
   }
 
+  /** The cache was collected: its events go, whatever they wait for. Throws what the driver throws; retryable. */
+  abandon(): void {
+    for (const fence of this.#streams) fence.abandon();
+  }
+
+  #noteReads(slot: number, stream: bigint, from: number): void {
+    if (this.#reads === undefined) return;
+    const fence = this.#fenceOf(stream);
+    this.#reads.note(slot, this.#streams.indexOf(fence), fence.epoch, from);
+  }
+
   #waitForStreams(slot: number): void {
     for (const fence of this.#streams) if (fence.isPending(slot)) fence.wait(slot);
     this.#passes += 1;
@@ -268,6 +310,56 @@ export class SlotFences {
   }
 }
 
+// PassReads: by slot, where the passes that may not be over begin to compute, each with its own fence: while an engine
+// queues one pass before the last is over, a slot is never idle, and rows behind a window go by what each pass reads.
+
+/** In place of a stream's number: the fence is a step of the engine. */
+const ofStep = -1;
+/** Numbers of a pass: its fence, the mark at which that is over, and the first token that it computes. */
+const ofPass = 3;
+/** Numbers of a slot from which on those of passes that are over are dropped before another is noted. */
+const manyNumbers = 32 * ofPass;
+
+class PassReads {
+  readonly #passes: readonly number[][];
+  readonly #isOver: (fence: number, mark: number) => boolean;
+
+  constructor(slots: number, isOver: (fence: number, mark: number) => boolean) {
+    this.#passes = Array.from({ length: slots }, () => []);
+    this.#isOver = isOver;
+  }
+
+  /**
+   * A pass that computes from token `from` on is over with `mark`: a step, or an epoch of the stream with number
+   * `fence`.
+   */
+  note(slot: number, fence: number, mark: number, from: number): void {
+    const passes = this.#passes[slot]!;
+    const last = passes.length - ofPass;
+    if (last >= 0 && passes[last] === fence && passes[last + 1] === mark) {
+      passes[last + 2] = Math.min(passes[last + 2]!, from);
+      return;
+    }
+    if (last >= manyNumbers) this.oldest(slot);
+    passes.push(fence, mark, from);
+  }
+
+  /** The lowest first token of those that are not over, which alone are kept; Infinity: there are none. */
+  oldest(slot: number): number {
+    const passes = this.#passes[slot]!;
+    let oldest = Infinity;
+    let kept = 0;
+    for (let at = 0; at < passes.length; at += ofPass) {
+      if (this.#isOver(passes[at]!, passes[at + 1]!)) continue;
+      oldest = Math.min(oldest, passes[at + 2]!);
+      passes.copyWithin(kept, at, at + ofPass);
+      kept += ofPass;
+    }
+    passes.length = kept;
+    return oldest;
+  }
+}
+
 // StreamFence: which slots have work queued on one stream. A slot is noted with the number of the stream's present
 // epoch; an event recorded later ends the epoch and covers all that was queued until then, so that one event serves
 // every slot noted in it and noting costs a write to a typed array. Records, asks and destroys events; decides nothing.
@@ -301,6 +393,16 @@ export class StreamFence {
   /** Whether no slot has work here, as far as was heard. */
   get isIdle(): boolean {
     return this.#lastNoted <= this.#passed && this.#events.length === 0;
+  }
+
+  /** Of what is queued now. */
+  get epoch(): number {
+    return this.#epoch;
+  }
+
+  /** Whether what was queued in an epoch is known to be over. */
+  isOver(epoch: number): boolean {
+    return epoch <= this.#passed;
   }
 
   /** The slot has work queued here. */
@@ -367,6 +469,11 @@ export class StreamFence {
     }
   }
 
+  /** Forgets everything without asking. Throws what the driver throws; the rest is there still. */
+  abandon(): void {
+    for (let recorded = this.#events[0]; recorded !== undefined; recorded = this.#events[0]) this.#forget(recorded);
+  }
+
   #forgetPassed(): void {
     for (let recorded = this.#events[0]; recorded !== undefined; recorded = this.#events[0]) {
       if (!this.#driver().queryEvent(recorded.event)) return;
@@ -400,23 +507,32 @@ export interface ReleaseOptions {
 /** Options of `KvCache.commit` and `KvCache.discard`. */
 export interface CommitOptions {
   /**
-   * What must be over before the memory that the batch used may change hands. Default: the cache's `stream`, or
-   * nothing.
+   * What must be over before the memory that the batch used may change hands. `awaited`: nothing, the work is over.
+   * Default: the cache's `stream`; without it all work on CUDA's legacy default stream and on streams that are ordered
+   * with it; nothing where the cache has `work: 'awaited'`, or its driver no streams.
    */
-  readonly fence?: Fence | undefined;
+  readonly fence?: Fence | 'awaited' | undefined;
 }
 
 type FenceOptions = ReleaseOptions | CommitOptions;
 
 /** What a call was given, read once; the object is used again. */
 export class GivenFence {
+  /** Of a commit whose work is over, whatever the cache's default: not to be written. */
+  static readonly awaited = new GivenFence().set(-1, undefined, true);
   /** -1: none. */
   step = -1;
   stream: bigint | undefined = undefined;
+  /** Whether the caller says that no work is queued any more. */
+  isAwaited = false;
+  /** Whether the caller, or the cache's options, named the stream. */
+  isNamed = true;
 
-  set(step: number, stream: bigint | undefined): this {
+  set(step: number, stream: bigint | undefined, isAwaited = false): this {
     this.step = step;
     this.stream = stream;
+    this.isAwaited = isAwaited;
+    this.isNamed = true;
     return this;
   }
 
@@ -432,6 +548,7 @@ export function readFence(owner: string, options: FenceOptions | undefined, give
   const fence = options === undefined ? undefined
     : hasOnly(options, 'fence', 'fence') ? options.fence : readOptions(owner, options, { fence: asIs }).fence;
   if (fence === undefined) return given.set(-1, undefined);
+  if (fence === 'awaited' && owner !== releaseOwner) return given.set(-1, undefined, true);
   if (hasOnly(fence, 'stream', 'step')) {
     const { stream, step } = fence as { readonly stream?: unknown; readonly step?: unknown };
     if (step === undefined && isAddress(stream)) return given.set(-1, stream);
@@ -442,6 +559,8 @@ export function readFence(owner: string, options: FenceOptions | undefined, give
   const { stream, step } = fenceMembers(fence, { owner, option: 'fence' });
   return given.set(step ?? -1, stream);
 }
+
+const releaseOwner = 'Sequence.release';
 
 const members = { stream: optional(streamField), step: optional(integer()) };
 
@@ -454,7 +573,8 @@ function fenceMembers(
     if (read.stream !== undefined || read.step !== undefined) return read;
   }
   throw createError('KV_INVALID_OPTION', {
-    reason: 'type', ...place, expected: '{ stream: bigint } or { step: integer }', received: fence,
+    reason: 'type', ...place, received: fence,
+    expected: `{ stream: bigint }${place.owner === releaseOwner ? '' : ", 'awaited'"} or { step: integer }`,
   });
 }
 

@@ -191,10 +191,16 @@ export interface KvCacheOptions {
   readonly scrub?: 'off' | 'between-tenants' | undefined;
   /**
    * The engine's stream, a CUstream as a bigint: fence of every commit that has none, and where the cache queues copies
-   * behind the engine's work. It must live until the cache is closed. Default: none; work that a commit does not name
-   * is over when it returns. Without meaning where the driver has no streams.
+   * behind the engine's work. It must live until the cache is closed. Default: none. Without meaning where the driver
+   * has no streams.
    */
   readonly stream?: bigint | undefined;
+  /**
+   * Where the engine's work is when it commits without a fence. `queued`: it may go on, and is fenced: by `stream`, or
+   * without one by CUDA's legacy default stream, which comes after all streams but those that do not block. `awaited`:
+   * it is over. Default `queued`. Without meaning where the driver has no streams.
+   */
+  readonly work?: 'queued' | 'awaited' | undefined;
   /**
    * What a stage computes beside K and V for each token, by name: cached with the prefix, and handed on. Default: none,
    * which costs nothing.
@@ -214,6 +220,17 @@ export interface KvCacheOptions {
   readonly sideBudgetBytes?: number | undefined;
   /** Released sequences whose side tensors hand-overs may still keep. 0 … 1,048,576. Default: as many as `slots`. */
   readonly handOverSlots?: number | undefined;
+  /**
+   * Most new tokens of a sequence in a pass, for `reserve: 'prompt'` in layers that keep the last tokens alone
+   * (`model.layerSets`): what a prompt needs there at once is set aside, and not all of it. A longer pass finds pages
+   * or is refused. 1 … 2³¹ − 1. Default: a prompt is computed in one pass.
+   */
+  readonly passTokens?: number | undefined;
+  /**
+   * Tokens that `truncate` can take back at any time, also in layers that keep the last tokens alone: as many as an
+   * engine drafts at once. 0 … 2³¹ − 1. Default 0.
+   */
+  readonly rollbackTokens?: number | undefined;
   /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
   readonly mapper?: 'background' | 'off' | undefined;
 }
@@ -245,10 +262,13 @@ const spec = {
   prefixCache: withDefault(prefixCacheField, readPrefixCacheOptions({})),
   scrub: withDefault(oneOf(['off', 'between-tenants']), 'off'),
   stream: optional(streamField),
+  work: withDefault(oneOf(['queued', 'awaited']), 'queued'),
   sideTensors: sideTensorsField,
   sideDriver: optional(sideDriverField),
   sideBudgetBytes: optional(integer({ min: 1 })),
   handOverSlots: optional(integer({ max: 2 ** 20 })),
+  passTokens: optional(integer({ min: 1, max: 2 ** 31 - 1 })),
+  rollbackTokens: withDefault(integer({ max: 2 ** 31 - 1 }), 0),
   mapper: withDefault(oneOf(['background', 'off']), 'background'),
 };
 

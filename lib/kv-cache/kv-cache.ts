@@ -8,18 +8,19 @@
 import { callable, checkInteger, readArray } from '../base/options.js';
 import { checkStack } from '../base/stack.js';
 import type { Driver } from '../device/driver.js';
-import { cacheNews } from '../device/native.js';
 import type { PagePool, PoolMember } from '../device/page-pool.js';
 import { unclosed, type Membership } from '../device/weak-users.js';
 import { leaseCheck, Sequence, type TokenSelection } from '../cache/sequence.js';
 import type { Layout } from '../layout/layout.js';
 import { readAcquireOptions, type AcquireOptions } from './acquire-options.js';
 import { Batch } from '../cache/batch.js';
+import { layersOf, type CacheLayer } from './cache-layers.js';
 import { pictureOf, type CachePicture } from './cache-picture.js';
 import { checkFence, readFence, type CommitOptions } from '../cache/slot-fences.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
 import type { Lifetime } from '../device/lifetime.js';
 import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
+import { writeSequences, writeTensors, type PassArrays } from './native-structs.js';
 import type { Prefixes } from './prefixes.js';
 import type { RowFollower } from '../cache/row-registry.js';
 import { readSideRows, type RowPlaces, type SideRowsByName } from '../side/side-rows.js';
@@ -47,6 +48,7 @@ export class KvCache {
   readonly access: SlotAccess;
   /** @internal */
   readonly lifetime: Lifetime;
+  readonly #layers: ReadonlyMap<number, CacheLayer>;
   readonly #parts: CacheParts;
   readonly #membership: Membership<PoolMember>;
   /** Of `step`, in no step now. */
@@ -59,12 +61,13 @@ export class KvCache {
   constructor(options: KvCacheOptions) {
     const parts = openCache(readKvCacheOptions(options), this);
     const { memory, supply, leases, tiers } = parts;
-    this.layout = memory.layout;
+    this.layout = parts.layout;
     this.pool = memory.pool;
     this.prefixes = parts.prefixes;
     this.tensors = memory.tensors;
     this.access = parts.access;
     this.lifetime = parts.lifetime;
+    this.#layers = layersOf(memory);
     this.#parts = parts;
     this.#membership = this.pool.addUser({ supply, leases, tiers }, memory.native);
     unclosed.register(this, unclosedCache(parts), this);
@@ -86,9 +89,52 @@ export class KvCache {
     return this.#parts.memory.slots.sequences;
   }
 
+  /**
+   * Most pages that a sequence of `tokens` tokens has, of which `promptTokens` are its prompt: in layers that keep the
+   * last tokens alone, those of a pass over its prompt. @internal
+   */
+  pagesFor(tokens: number, promptTokens = tokens): number {
+    const { layout, windows } = this.#parts.memory;
+    return layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(promptTokens);
+  }
+
+  /** Whether `truncate` always takes so many tokens back. @internal */
+  canTakeBack(tokens: number): boolean {
+    return this.#parts.memory.windows.canTakeBack(tokens);
+  }
+
   /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
   get isClosed(): boolean {
     return this.lifetime.isClosed;
+  }
+
+  /**
+   * The tensors of a layer, by its number in the whole model, for an engine's kernels: addresses, strides in elements,
+   * views. The same object each time. Throws KV_INVALID_OPTION for a layer that this worker does not hold.
+   */
+  layer(layer: number): CacheLayer {
+    this.#checkOpen('find a layer');
+    checkInteger('KvCache.layer', 'layer', layer, this.tensors[0]!.layer, this.tensors.at(-1)!.layer);
+    return this.#layers.get(layer)!;
+  }
+
+  /**
+   * For a native engine: writes every tensor as a `vkv_tensor` of include/virtual_kv.h, 8 elements each, in the order
+   * of `tensors`; returns how many. They hold until the cache is closed. Throws KV_INVALID_OPTION.
+   */
+  writeTensors(into: BigInt64Array): number {
+    this.#checkOpen('write its tensors');
+    return writeTensors(this.#parts.memory, into);
+  }
+
+  /**
+   * For a native engine, between `prepare` and `commit`: writes each sequence of the batch, or of a scheduler's pass,
+   * as a `vkv_sequence` of include/virtual_kv.h, 4 elements each; returns how many. Throws KV_INVALID_OPTION and
+   * KV_BATCH_STATE.
+   */
+  writeSequences(pass: Batch | PassArrays, into: Int32Array): number {
+    this.#checkOpen('write the sequences of a pass');
+    return writeSequences(this.#parts.memory, pass, into);
   }
 
   /**
@@ -284,7 +330,7 @@ export class KvCache {
     await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
       this.lifetime.enter('wait for the mapper');
       this.#parts.leases.synchronize();
-      return this.#parts.memory.news[cacheNews.isIdle] === 1;
+      return this.#parts.memory.isMapperIdle;
     }, byAsking, 'Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.');
   }
 
@@ -393,18 +439,20 @@ export class KvCache {
    */
   close(): void {
     if (this.lifetime.isClosed) return;
-    const { memory: { native, views, background, slots, fences }, side, closeSide, ownsPool } = this.#parts;
+    const { memory, side, closeMemory, closeSide, ownsPool } = this.#parts;
+    const { views, windows, background, slots, fences } = memory;
     if (this.lifetime.beginClose()) {
       this.#parts.tiers?.end();
       slots.endAll();
       this.#parts.tiers?.selections.endAll();
       views.revokeAll();
+      for (const set of windows.all) set.views.revokeAll();
       side.close();
       this.prefixes.close();
     }
     fences.finish();
     closeSide();
-    native.close();
+    closeMemory();
     this.pool.removeUser(this.#membership.memory);
     if (ownsPool) this.pool.close();
     else background.attempt(() => this.pool.keepToBudget());

@@ -24,6 +24,9 @@ import { ServingTimes } from './serving-times.js';
 import { StepPasses, type Pass } from './step-passes.js';
 import { saysNotNumbers } from './token-choice.js';
 
+/** An engine answers when its pass is over on the device, too. */
+const awaited = { fence: 'awaited' } as const;
+
 /** Follows what steps do with the cache. */
 export interface StepObserver {
   /** A step calls the cache's `prepare` or `commit`. */
@@ -248,7 +251,7 @@ export class ContinuousBatching {
       if (prefill.length > 0 && !prefill.hasSelections) {
         cache.prefixes.tiers?.hasPrefilled(prefill.totalTokens, clock.now() - beganMs);
       }
-      this.#observed(() => cache.commit(batch));
+      this.#observed(() => cache.commit(batch, awaited));
       this.totals.steps += 1;
       this.#observer?.committed();
       this.#advance(decode);

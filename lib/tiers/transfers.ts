@@ -173,7 +173,7 @@ export class Transfers {
         return { parts: parts.length, end: 'done' };
       }
       if (done > 0) this.#steps.commitFirst(batch, tokensOf(parts.slice(0, done)));
-      this.#steps.discard(batch, new GivenFence());
+      this.#steps.discard(batch, GivenFence.awaited);
       const failed = ends[done]!;
       if (failed.status === 'rejected') throw failed.reason;
       return { parts: done, end: failed.value };
@@ -208,7 +208,8 @@ export class Transfers {
   close(transfer: Transfer): void {
     if (!this.#open.delete(transfer)) return;
     transfer.isOver = true;
-    if (transfer.batch.isPrepared) this.#steps.discard(transfer.batch, new GivenFence()); // the slot is not idle before
+    // The slot is not idle before.
+    if (transfer.batch.isPrepared) this.#steps.discard(transfer.batch, GivenFence.awaited);
     this.#leases.release(transfer.slot);
   }
 

@@ -59,7 +59,7 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   const std::span<double> triplets = options.Doubles("tensors");
   Arguments arrays(info, "NativeCache");
   const bool has_first = !arrays.IsUndefined(4);
-  if (arrays.Int32s(2).size() < slots || arrays.Uint8s(3).size() < slots || token_bytes.empty()) options.Refuse();
+  if (arrays.Int32s(2).size() < slots || arrays.Uint8s(3).size() < slots) options.Refuse();
   if (has_first && arrays.Int32s(4).size() < slots) options.Refuse();
   if (ThrowIfFailed(env, options.status())) return;
 

@@ -38,7 +38,7 @@ function openScene(driver, KvCache, options) {
   const layers = freeBytes > ROOMY_BYTES ? 32 : 4;
   const scratchBytes = 32 * pageBytes;
   const cache = new KvCache({
-    driver, pageBytes, slots: SEQUENCES, maxTokens: 131_072,
+    work: 'awaited', driver, pageBytes, slots: SEQUENCES, maxTokens: 131_072,
     model: { layers, kvHeads: 8, headDim: 128, dtype: 'float16' },
     memoryBudgetBytes: Math.min(32 * 2 ** 30, Math.floor(freeBytes / 2)), headroomBytes: Math.min(2 ** 29, Math.floor(freeBytes / 8)),
     ...options,

@@ -15,7 +15,7 @@ const steps = 20_000;
 export function step(): BenchResult {
   const mock = new MockDevice({ memoryBytes: 2 ** 42, backing: 'none' });
   const cache = new KvCache({
-    model: { layers: 32, kvHeads: 8, headDim: 128, dtype: 'float16' }, slots: sequences, maxTokens: 131_072,
+    work: 'awaited', model: { layers: 32, kvHeads: 8, headDim: 128, dtype: 'float16' }, slots: sequences, maxTokens: 131_072,
     memoryBudgetBytes: 2 ** 42, driver: mock.driver, growth: onDemand(),
   });
   const batch = cache.createBatch();

@@ -9,6 +9,7 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
+import { hasCompiler } from '../helpers/native-probe.js';
 import { whyNoOnnxRuntime } from '../../build-examples/onnxruntime/runtime.js';
 
 const root = path.resolve(__dirname, '..', '..');
@@ -23,6 +24,7 @@ const smallerSize: Readonly<Record<string, readonly string[]>> = {
 
 /** What is missing to run them. */
 const missing: Readonly<Record<string, string | undefined>> = {
+  'native-engine': hasCompiler ? undefined : 'there is no C++ compiler',
   onnxruntime: whyNoOnnxRuntime(),
   transformers: existsSync(path.join(root, 'examples', 'transformers', 'node_modules')) ? undefined : '@huggingface/transformers is not installed',
 };

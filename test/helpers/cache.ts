@@ -166,13 +166,14 @@ export function openDriver(
   return { driver: device.driver, device };
 }
 
-/** Options of a cache over a driver, with the defaults of a bench. */
+/** Options of a cache over a driver, with the defaults of a bench: its tests name the work that they queue. */
 export function cacheOptions(options: BenchOptions, driver: Driver): KvCacheOptions {
   const { on: _on, rows = 20, device: _device, mappingLimit: _limit, ...given } = options;
   const bytes = given.pageBytes ?? pageBytes;
   const tensors = (given.model ?? tinyModel).layers * 2;
   return {
     model: tinyModel, slots: 8, maxTokens: 1024, growth: onDemand(), pageBytes: bytes,
+    work: given.stream === undefined ? 'awaited' : 'queued',
     memoryBudgetBytes: rows * tensors * bytes, ...given, driver,
   };
 }

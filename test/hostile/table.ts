@@ -39,6 +39,13 @@ const schedulerOptions = (world: World) => ({
 });
 const layout = () => kv.computeLayout({ model, layout: 'per-layer', slots: 2, maxTokens: 16, pageBytes });
 
+/** One of each kind. */
+const layerSets = [
+  { kind: 'full', layers: [0], layout: 'sliced', headDim: 32 }, { kind: 'window', layers: [1], windowTokens: 4, layout: 'auto' },
+  { kind: 'chunk', layers: [2], chunkTokens: 4, kvHeads: 1 }, { kind: 'shared', layers: [3], of: 1 }, { kind: 'fixed', layers: [4], tokens: 3 },
+  { kind: 'state', layers: [5], tensors: [{ name: 'conv', shape: [3, 4], dtype: 'float32' }], faces: 2 },
+];
+
 /** What was opened goes with the world. */
 function opened<T extends { close(): unknown }>(world: World, one: T): T {
   world.closable.push(one);
@@ -59,7 +66,7 @@ export const table: Readonly<Record<string, Rows>> = {
   lru: { call: null }, onDemand: { call: null },
   ahead: { call: () => call(kv.ahead, 16) },
   byteOffset: { call: () => call(kv.byteOffset, layout().tensors[0], 1, 2) },
-  computeLayout: { call: () => call(kv.computeLayout, { model, layout: 'fused', slots: 2, maxTokens: 16, pageBytes }) },
+  computeLayout: { call: () => call(kv.computeLayout, { model: { ...model, layers: 6, layerSets }, layout: 'fused', slots: 2, maxTokens: 16, pageBytes }) },
   contentHash: { call: () => call(kv.contentHash, Uint8Array.of(1)) },
   dtypeBytes: { call: () => call(kv.dtypeBytes, 'float16') },
   greedy: { call: () => call(kv.greedy, floats(4), 0) },
@@ -107,13 +114,14 @@ export const table: Readonly<Record<string, Rows>> = {
       return call(sequence.truncate.bind(sequence), 0);
     },
     view: ({ sequence }) => call(sequence.view.bind(sequence), 0),
+    firstToken: ({ sequence }) => call(sequence.firstToken.bind(sequence), 0),
   },
   KvCache: {
     ...close, ...sideRows.KvCache,
     new: (world) => call((options: kv.KvCacheOptions) => opened(world, new kv.KvCache(options)), {
       ...cacheOptions, model: { ...model, layerShapes: [{ headDim: 64 }], parallel: { tensor: 1 } }, driver: world.driver, pageBytes,
       memoryBudgetBytes: 8 * pageBytes, headroomBytes: 1, readyBytes: pageBytes, layout: 'fused', eagerRows: 0,
-      idleRowsLimit: 4, scrub: 'between-tenants', prefixCache: { poolRows: 4, policy: kv.lru(), events: { blockTokens: 4, label: 'l' }, tiers: [kv.hostTier({ bytes: 2 ** 20 })], modelId: 'm', tierBlockTokens: 4 },
+      idleRowsLimit: 4, scrub: 'between-tenants', work: 'queued', prefixCache: { poolRows: 4, policy: kv.lru(), events: { blockTokens: 4, label: 'l' }, tiers: [kv.hostTier({ bytes: 2 ** 20 })], modelId: 'm', tierBlockTokens: 4 },
       sideTensors: { hidden: { width: 2, dtype: 'float32', place: 'host', pageBytes } }, sideBudgetBytes: 8 * pageBytes, handOverSlots: 2,
     }),
     acquire: ({ cache }) => call(cache.acquire.bind(cache), { ...prompt, reserve: 'none', caching: 'read', priority: 1, stream: 0n }),
@@ -122,8 +130,13 @@ export const table: Readonly<Record<string, Rows>> = {
     counts: null, verify: null, inspect: null,
     createBatch: ({ cache }) => call(cache.createBatch.bind(cache), 2),
     discard: ({ cache, batch }) => call(cache.discard.bind(cache), batch),
+    layer: ({ cache }) => call((layer: number) => cache.layer(layer).key, 0),
     prepare: ({ cache }) => call(cache.prepare.bind(cache), cache.createBatch()),
     step: ({ cache }) => call((entries: never, compute: never, options: never) => cache.step(entries, compute, options), [[cache.acquire(), 1]], () => 1, {}),
+    writeTensors: ({ cache }) => call(cache.writeTensors.bind(cache), new BigInt64Array(8 * cache.tensors.length)),
+    writeSequences: ({ cache }) => call(cache.writeSequences.bind(cache), {
+      length: 1, slots: Int32Array.of(0), positions: Int32Array.of(3), tokenCounts: Int32Array.of(1), starts: Int32Array.of(0),
+    }, new Int32Array(4)),
     shutdown: ({ cache }) => call(cache.shutdown.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
     settled: ({ cache }) => call(cache.settled.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
     slotFree: ({ cache }) => call(cache.slotFree.bind(cache), { timeoutMs: 1, signal: new AbortController().signal }),
@@ -179,7 +192,7 @@ export const table: Readonly<Record<string, Rows>> = {
   Kernels: {
     ...close,
     new: (world) => call((options: kv.KernelsOptions) => opened(world, new kv.Kernels(options)), {
-      cache: world.cache, queryHeads: [4], scale: 1, rowDtype: 'float32', threads: 1, instructions: 'auto', stream: 0n, workspaceBytes: 0,
+      cache: world.cache, queryHeads: [4], scale: 1, attention: [{ windowTokens: 2, softcap: 30, sinks: floats(4) }], rowDtype: 'float32', threads: 1, instructions: 'auto', stream: 0n, workspaceBytes: 0,
     }),
     append: (world) => kernelCall(world, 'append', spans()),
     copyTokens: (world) => {
@@ -218,11 +231,15 @@ export const table: Readonly<Record<string, Rows>> = {
     }),
     gate: (world) => {
       const dense = world.dense();
-      return call(dense.gate.bind(dense), floats(8), floats(8), 8, floats(8));
+      return call(dense.gate.bind(dense), floats(8), floats(8), 8, floats(8), 'gelu-tanh');
+    },
+    cap: (world) => {
+      const dense = world.dense();
+      return call(dense.cap.bind(dense), floats(8), 8, 30);
     },
     gather: (world) => {
       const dense = world.dense();
-      return call(dense.gather.bind(dense), weight(), Int32Array.of(0, 7), 2, floats(2 * width));
+      return call(dense.gather.bind(dense), weight(), Int32Array.of(0, 7), 2, floats(2 * width), 5.5);
     },
     multiply: (world) => {
       const dense = world.dense();
@@ -230,7 +247,7 @@ export const table: Readonly<Record<string, Rows>> = {
     },
     normalize: (world) => {
       const dense = world.dense();
-      return call(dense.normalize.bind(dense), floats(2 * width), 2, { weight: floats(width), width, epsilon: 1e-5 }, floats(2 * width));
+      return call(dense.normalize.bind(dense), floats(2 * width), 2, { weight: floats(width), width, epsilon: 1e-5, mode: 'add' }, floats(2 * width));
     },
     rotate: (world) => {
       const dense = world.dense();

@@ -1,7 +1,7 @@
 // Rows of the hostile table for tiers: what makes one, and the contract that checks one. None of them is opened.
 
 import * as kv from 'virtual-kv';
-import { StoreFaults, tierContract } from 'virtual-kv/testing';
+import { engineContract, StoreFaults, tierContract } from 'virtual-kv/testing';
 
 import { importanceRows } from './importance-rows.js';
 import type { Rows } from './table.js';
@@ -52,5 +52,6 @@ export const tierRows: Readonly<Record<string, Rows>> = {
     },
   },
   hostTier: { call: () => ({ run: kv.hostTier, meant: [{ bytes: 4096, keeps: 'important' }] }) },
+  engineContract: { call: () => ({ run: engineContract, meant: [() => { throw new Error('not called'); }, { tolerance: 0.01 }] }) },
   tierContract: { call: () => ({ run: tierContract, meant: [() => kv.redisTier({ url: '127.0.0.1:1' })] }) },
 };

@@ -48,14 +48,14 @@ test('the tarball has what is built, what builds the addon, documents and exampl
   const files = release.files.map((file) => file.path);
   const allowed = new RegExp([
     'dist/.*\\.(js|d\\.ts)', 'dist/server/page/page\\.(html|css)', 'prebuilds/(SHA256SUMS|linux-(x64|arm64)/virtual_kv\\.node)', 'native/addon-sources\\.json\\.br', 'kernels/cuda/.*\\.ptx\\.br',
-    'scripts/(install|addon-sources|build-addon|build-kernels)\\.cjs', 'docs/[^/]*\\.(md|svg|json)', 'examples/.*\\.(ts|mjs|md|json|csv|jsonl)', 'examples/llama/storyteller/model\\.safetensors', '[^/]+',
+    'scripts/(install|addon-sources|build-addon|build-kernels)\\.cjs', 'docs/[^/]*\\.(md|svg|json)', 'include/virtual_kv\\.h', 'examples/.*\\.(ts|mjs|md|json|csv|jsonl|cc)', 'examples/llama/storyteller/model\\.safetensors', '[^/]+',
   ].map((pattern) => `^${pattern}$`).join('|'));
   t.deepEqual(files.filter((file) => !allowed.test(file)), []);
   const top = files.filter((file) => !file.includes('/')).sort();
   t.deepEqual(top.filter((file) => !/^(CHANGELOG|README)\.md$/.test(file)), ['LICENSE', 'binding.gyp', 'package.json']);
   const sources = readFileSync(path.join(root, 'native', 'sources.txt'), 'utf8').split('\n').filter((line) => /^[^#]/.test(line));
   const wanted = [
-    'native/addon-sources.json.br', 'kernels/cuda/kernels.ptx.br', 'dist/index.js', 'dist/index.d.ts', 'dist/testing.js',
+    'native/addon-sources.json.br', 'kernels/cuda/kernels.ptx.br', 'include/virtual_kv.h', 'dist/index.js', 'dist/index.d.ts', 'dist/testing.js',
     ...release.platforms.map((platform) => `prebuilds/${platform}/virtual_kv.node`), 'prebuilds/SHA256SUMS',
   ];
   for (const file of wanted) t.true(files.includes(file), file);

@@ -67,7 +67,7 @@ export class Selections {
     const batch = new Batch(this.#memory.slots, this.#memory.layout.maxTokens, 1);
     batch.addSlot(slot, selected.tokens - exactTokens);
     this.#steps.prepare(batch);
-    this.#steps.commit(batch, new GivenFence());
+    this.#steps.commit(batch, GivenFence.awaited);
     const totals = new SelectionTotals(this.totals);
     const selection = new LoadedSelection({
       rules: selected.rules, check, rows: new BlockRows(this.texts.tiers, blocks, this.#stripeTokenBytes, totals),
