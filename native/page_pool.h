@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "driver.h"
-#include "page_table.h"
+#include "growing_table.h"
 #include "status.h"
 
 namespace vkv {
@@ -143,7 +143,7 @@ class PagePool {
   uint64_t creating_ahead_ = 0;  // of those, what will be free
   uint64_t waiting_ = 0;         // calls that wait until none is being created ahead
   std::condition_variable none_ahead_;
-  PageTable<Page> pages_;           // by PageId
+  GrowingTable<Page> pages_;        // by PageId
   std::vector<PageId> free_;        // last given, first taken
   std::vector<PageId> unused_ids_;  // entries of pages_ whose page was released
 };

@@ -22,7 +22,7 @@ if [ ${#suites[@]} -eq 0 ]; then
     [ "${VKV_CI:-}" = full ] && suites+=(side tiers device mock cuda hostile)
   else # what has threads: streams and their waits, the mapper, copies to tiers, stores, kernels' workers
     suites=(contract/mock.test.js contract/host.test.js host/host-stream.test.js kernels/streams.test.js kernels/dense.test.js
-      cache/mapper-faults.test.js cache/run-ahead.test.js cache/tiers/copies.test.js cache/tiers/random-tiers.test.js
+      cache/mapper-faults.test.js cache/run-ahead.test.js native/shared-mapper.test.js native/random-slides.test.js cache/tiers/copies.test.js cache/tiers/random-tiers.test.js
       store/model.test.js store/round-trips.test.js tiers/reorder.test.js)
     [ "${VKV_CI:-}" = full ] && suites=(cache contract device host mock kernels store side tiers/reorder.test.js llama/awaited.test.js llama/truth.test.js importance)
   fi

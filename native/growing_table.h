@@ -1,9 +1,9 @@
-// PageTable: entries by number that never move, so that whoever may read an entry can do so while others are added.
+// GrowingTable: entries by number that never move, so that whoever may read an entry can do so while others are added.
 //
 // It grows in chunks, each twice as long as the one before. Threads: one at a time adds; an entry is read by whoever
 // got its number after it was added.
-#ifndef VKV_PAGE_TABLE_H_
-#define VKV_PAGE_TABLE_H_
+#ifndef VKV_GROWING_TABLE_H_
+#define VKV_GROWING_TABLE_H_
 
 #include <array>
 #include <bit>
@@ -14,7 +14,7 @@
 namespace vkv {
 
 template <typename Entry>
-class PageTable {
+class GrowingTable {
  public:
   uint32_t size() const { return size_; }
   // Returns the number of a new entry, the next one.
@@ -47,4 +47,4 @@ class PageTable {
 
 }  // namespace vkv
 
-#endif  // VKV_PAGE_TABLE_H_
+#endif  // VKV_GROWING_TABLE_H_
