@@ -10,7 +10,8 @@ KvCache::KvCache(std::shared_ptr<PagePool> pool, Layout layout, bool scrub)
     : pool_(std::move(pool)),
       scrub_(scrub),
       ranges_(*pool_, std::move(layout)),
-      group_rows_(static_cast<int32_t>(std::min(ranges_.layout().GroupRows(), std::max<uint64_t>(1, ranges_.layout().MaxRows())))),
+      group_rows_(static_cast<int32_t>(
+          std::min(ranges_.layout().GroupRows(), std::max<uint64_t>(1, ranges_.layout().MaxRows())))),
       kept_(*pool_),
       slots_(ranges_.layout().slots()) {
   changed_.reserve(slots_.size());
