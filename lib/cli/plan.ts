@@ -58,9 +58,9 @@ function plan(flags: PlanFlags): string {
   const auto = planAuto(options, flags);
   if (flags.json) return printableJson(toJson(selected, answer, auto, compared));
   const table = compared === undefined ? factsTable(facts(answer)) : comparisonTable(answer, compared);
-  const choice = auto === undefined ? [] : [autoTable(auto, answer)];
+  const choice = auto === undefined ? [] : [...compared === undefined ? [rowsTable(auto, answer)] : [], autoText(auto, answer)];
   const sets = answer.sets.length + answer.constantSets.length > 1 || answer.sets[0]!.kind !== 'full' ? [setsTable(answer)] : [];
-  return [heading(selected), ...sets, table, ...choice].join('\n\n');
+  return [heading(selected), ...sets, table, choice.join('\n')].filter((text) => text !== '').join('\n\n');
 }
 
 function comparePlans(options: LayoutOptions, question: PlanQuestion): MemoryPlan[] {
@@ -114,12 +114,17 @@ function reasonText({ layoutReason, keptBytes = 0, mostBytes }: SetPlan, passTok
   }
 }
 
-/** The rows of each layout, which `--layout auto` it is, and why. */
-function autoTable({ layout, layoutReason, mostTokens, rows }: AutoPlan, { slots, memory }: MemoryPlan): string {
+/** The rows of each layout. */
+function rowsTable({ rows }: AutoPlan, { slots }: MemoryPlan): string {
   const headings = ['layout', 'tokens shared at a time', 'row', `first rows of ${formatCount('slot', slots)}`];
   const cells = rows.map((row) => [
     row.layout, formatNumber(row.groupTokens, 2), formatBytes(row.rowBytes, 2), formatBytes(row.firstRowsBytes, 2),
   ]);
+  return columnsTable(headings, cells);
+}
+
+/** Which layout `--layout auto` is, and why. */
+function autoText({ layout, layoutReason, mostTokens }: AutoPlan, { memory }: MemoryPlan): string {
   const tokens = formatCount('token', mostTokens);
   const budget = memory === undefined ? '' : `a quarter of ${formatBytes(memory.memoryBytes)}`;
   const reasons: Partial<Record<LayoutReason, string>> = {
@@ -128,7 +133,7 @@ function autoTable({ layout, layoutReason, mostTokens, rows }: AutoPlan, { slots
     'smallest': budget === '' ? `as rows of every layout have more than ${tokens}`
       : `as no layout has rows of at most ${tokens} of which the first take at most ${budget}`,
   };
-  return [columnsTable(headings, cells), `auto: ${layout}, ${reasons[layoutReason]}`].join('\n');
+  return `auto: ${layout}, ${reasons[layoutReason]}`;
 }
 
 function facts(answer: MemoryPlan): TableRow[] {
