@@ -120,7 +120,7 @@ test('docs/api.md names every field of a layout', (t) => {
 });
 
 test('docs/api.md and the README name every layout and every eviction policy, and the package exports each policy', (t) => {
-  const layouts = layoutKinds.map((kind) => `\`'${kind}'\``).join(', ');
+  const layouts = [...layoutKinds, 'auto'].map((kind) => `\`'${kind}'\``).join(', ');
   t.is(read('docs/api.md').split(`\n| \`layout\` | ${layouts} |`).length, 3, 'the options of a cache, and those of a layout');
   const [, shipped] = /^\| eviction \|.*\| ([^|]+) \|$/m.exec(read('docs/api.md'))!;
   t.deepEqual([...shipped!.matchAll(/`(\w+)\(/g)].map(([, name]) => name), [...evictionPolicyNames]);

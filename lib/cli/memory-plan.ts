@@ -2,7 +2,10 @@
 // each of its layer sets. Pure; the names are those of `--json`, stable within a major version.
 
 import { createError } from '../base/errors.js';
-import { computeLayout, type LayerSetLayout, type Layout, type LayoutKind, type LayoutOptions, type LayoutReason } from '../index.js';
+import { mostRowTokens } from '../layout/set-layout.js';
+import {
+  computeLayout, layoutKinds, type LayerSetLayout, type Layout, type LayoutKind, type LayoutOptions, type LayoutReason,
+} from '../index.js';
 
 /** The largest power of two that can be reserved of the 128 TiB of addresses that x86-64 and arm64 usually give a process. */
 export const usualAddressBytes = 64 * 2 ** 40;
@@ -58,6 +61,25 @@ export interface ProbesPlan {
   readonly breakEvenRatio: number;
   /** The same with half of that; below 0: the probes alone are more. */
   readonly halfRatio: number;
+}
+
+/** What `layout: 'auto'` chooses for the layers that keep every token, and the rows of each layout. */
+export interface AutoPlan {
+  readonly layout: LayoutKind;
+  readonly layoutReason: LayoutReason;
+  /** Most of `groupTokens`. */
+  readonly mostTokens: number;
+  readonly rows: readonly AutoRows[];
+}
+
+/** Rows of one layout that `auto` chooses from. */
+export interface AutoRows {
+  readonly layout: LayoutKind;
+  /** Of a group of rows, the unit of sharing; of a row where tensors are alike. Possibly a fraction. */
+  readonly groupTokens: number;
+  readonly rowBytes: number;
+  /** The first rows of all slots. */
+  readonly firstRowsBytes: number;
 }
 
 /** One layer set with rows. */
@@ -119,7 +141,7 @@ export interface PlanQuestion {
 
 /** Computes a plan. Throws what `computeLayout` throws, and KV_LENGTH_OUT_OF_RANGE when `tokens` do not fit in a slot. */
 export function planMemory(options: LayoutOptions, question: PlanQuestion = {}): MemoryPlan {
-  const layout = computeLayout(options);
+  const layout = computeLayout({ ...options, memoryBudgetBytes: question.memoryBytes });
   const { kind, pageBytes, slots, maxTokens, tensors, reservations } = layout;
   const { tokens, passTokens = 1, memoryBytes, probeHeads } = question;
   const largest = reservations.find(({ tokenBytes }) => tokenBytes === layout.maxTokenBytes);
@@ -146,6 +168,19 @@ export function planMemory(options: LayoutOptions, question: PlanQuestion = {}):
     probes: probeHeads === undefined ? undefined : planProbes(layout, probeHeads),
     memory: memoryBytes === undefined ? undefined : fitMemory(layout, memoryBytes, tokens ?? maxTokens, passTokens),
   };
+}
+
+/** What `auto` chooses; undefined where no layer keeps every token. Throws what `computeLayout` throws. */
+export function planAuto(options: LayoutOptions, { memoryBytes }: PlanQuestion = {}): AutoPlan | undefined {
+  const setIn = (layout: LayoutOptions['layout']): LayerSetLayout =>
+    computeLayout({ ...options, layout, memoryBudgetBytes: memoryBytes }).sets[0]!;
+  const { kind, layout, layoutReason } = setIn('auto');
+  if (kind !== 'full') return undefined;
+  const rows = layoutKinds.map((layout) => {
+    const { tokensPerRow, groupRows, rowBytes } = setIn(layout);
+    return { layout, groupTokens: groupRows * tokensPerRow, rowBytes, firstRowsBytes: options.slots * rowBytes };
+  });
+  return { layout, layoutReason, mostTokens: mostRowTokens(options.maxTokens), rows };
 }
 
 /** The plan as `--json` prints it: flat. */

@@ -67,14 +67,23 @@ export function addModelOptions(command: Command): Command {
     .option('--pipeline-parallel <count>', 'workers that share the layers; this is the first (default: 1)', count);
 }
 
+/** The flag for a layout, or for the rule that chooses one. */
+export function layoutOption(byDefault: LayoutKind | 'auto'): Option {
+  return new Option('--layout <kind>', 'how tensors share address ranges; auto: the first whose rows are short and small')
+    .choices([...layoutKinds, 'auto']).default(byDefault);
+}
+
+function plainLayoutOption(byDefault: LayoutKind): Option {
+  return new Option('--layout <kind>', 'how tensors share address ranges').choices(layoutKinds).default(byDefault);
+}
+
 /** Adds the flags that say how the tensors lie in memory. `defaults` are the texts for two defaults that differ by command. */
 export function addLayoutOptions(
-  command: Command, defaults: { readonly pageBytes: string; readonly maxTokens: string },
+  command: Command,
+  defaults: { readonly pageBytes: string; readonly maxTokens: string; readonly takesAuto?: boolean },
 ): Command {
   return command
-    .addOption(
-      new Option('--layout <kind>', 'how tensors share address ranges').choices(layoutKinds).default('per-layer'),
-    )
+    .addOption(defaults.takesAuto ? layoutOption('per-layer') : plainLayoutOption('per-layer'))
     .option('--page-bytes <size>', `bytes of a physical page (default: ${defaults.pageBytes})`, pageSizeFlag)
     .option('--max-tokens <count>', `tokens a slot has addresses for (default: ${defaults.maxTokens})`, countFrom(1));
 }

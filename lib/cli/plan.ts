@@ -4,18 +4,19 @@
 import { Command } from 'commander';
 
 import { formatBytes, formatCount, formatNumber, printable, printableJson } from '../base/format.js';
-import { layoutKinds, type LayoutOptions } from '../index.js';
+import { layoutKinds, type LayoutOptions, type LayoutReason } from '../index.js';
 import { countFrom, sizeFlag } from './flag-values.js';
 import {
-  flattenPlan, planMemory, usualAddressBytes, type ConstantSetPlan, type MemoryPlan, type PlanQuestion, type ProbesPlan, type SequencePlan,
-  type SetPlan,
+  flattenPlan, planAuto, planMemory, usualAddressBytes, type AutoPlan, type ConstantSetPlan, type MemoryPlan,
+  type PlanQuestion, type ProbesPlan, type SequencePlan, type SetPlan,
 } from './memory-plan.js';
 import {
   addLayoutOptions, addModelOptions, describeModel, selectModel, type LayoutFlags, type ModelFlags, type SelectedModel,
 } from './model-options.js';
 import { columnsTable, factsTable, type TableRow } from './table.js';
 
-interface PlanFlags extends ModelFlags, LayoutFlags, PlanQuestion {
+interface PlanFlags extends ModelFlags, Omit<LayoutFlags, 'layout'>, PlanQuestion {
+  readonly layout: LayoutOptions['layout'];
   readonly slots: number;
   readonly compare?: boolean;
   readonly json?: boolean;
@@ -32,7 +33,9 @@ const tooManyAddresses = `more than the ${formatBytes(usualAddressBytes)} that a
 export function planCommand(): Command {
   const command = new Command('plan').description("how much address space and memory a model's KV cache takes");
   addModelOptions(command);
-  return addLayoutOptions(command, { pageBytes: '2 MiB', maxTokens: "the model's own limit, else 8,192" })
+  return addLayoutOptions(command, {
+    pageBytes: '2 MiB', maxTokens: "the model's own limit, else 8,192", takesAuto: true,
+  })
     .option('--slots <count>', 'sequences at a time', countFrom(1), 256)
     .option('--tokens <count>', 'also print what one sequence of this length takes', countFrom(0))
     .option('--pass-tokens <count>', 'new tokens of a sequence in a pass, which windows hold besides (default: 1)', countFrom(1))
@@ -52,10 +55,12 @@ function plan(flags: PlanFlags): string {
   const options: LayoutOptions = { model, layout, slots, maxTokens, pageBytes };
   const answer = planMemory(options, flags);
   const compared = flags.compare ? comparePlans(options, flags) : undefined;
-  if (flags.json) return printableJson(toJson(selected, answer, compared));
+  const auto = planAuto(options, flags);
+  if (flags.json) return printableJson(toJson(selected, answer, auto, compared));
   const table = compared === undefined ? factsTable(facts(answer)) : comparisonTable(answer, compared);
+  const choice = auto === undefined ? [] : [...compared === undefined ? [rowsTable(auto, answer)] : [], autoText(auto, answer)];
   const sets = answer.sets.length + answer.constantSets.length > 1 || answer.sets[0]!.kind !== 'full' ? [setsTable(answer)] : [];
-  return [heading(selected), ...sets, table].join('\n\n');
+  return [heading(selected), ...sets, table, choice.join('\n')].filter((text) => text !== '').join('\n\n');
 }
 
 function comparePlans(options: LayoutOptions, question: PlanQuestion): MemoryPlan[] {
@@ -64,8 +69,11 @@ function comparePlans(options: LayoutOptions, question: PlanQuestion): MemoryPla
     sizes.map((pageBytes) => planMemory({ ...options, layout, pageBytes }, question)));
 }
 
-function toJson({ name, source, notes, model }: SelectedModel, answer: MemoryPlan, compared: MemoryPlan[] | undefined): unknown {
-  return { model: { name, source, notes, ...model }, ...flattenPlan(answer), comparison: compared?.map(flattenPlan) };
+function toJson(
+  { name, source, notes, model }: SelectedModel, answer: MemoryPlan, auto: AutoPlan | undefined,
+  compared: MemoryPlan[] | undefined,
+): unknown {
+  return { model: { name, source, notes, ...model }, ...flattenPlan(answer), auto, comparison: compared?.map(flattenPlan) };
 }
 
 function heading({ name, source, notes, model }: SelectedModel): string {
@@ -95,15 +103,37 @@ function reasonText({ layoutReason, keptBytes = 0, mostBytes }: SetPlan, passTok
   const passes = passTokens === 1 ? '' : `, with ${formatCount('new token', passTokens)} in a pass`;
   const takes = `${formatBytes(mostBytes, 2)} for ${formatBytes(keptBytes, 2)}${passes}`;
   switch (layoutReason) {
-    case 'given':
-      return `as the model says: ${takes}`;
     case 'small':
       return `the first layout that takes at most 1.5 times the bytes of its tokens: ${takes}`;
     case 'smallest':
       return `as every layout takes more than 1.5 times the bytes of its tokens: ${takes}`;
     case 'equal-tokens':
       return `as tokens would differ in size between the reservations of another layout: ${takes}`;
+    default:
+      return `as the model says: ${takes}`;
   }
+}
+
+/** The rows of each layout. */
+function rowsTable({ rows }: AutoPlan, { slots }: MemoryPlan): string {
+  const headings = ['layout', 'tokens shared at a time', 'row', `first rows of ${formatCount('slot', slots)}`];
+  const cells = rows.map((row) => [
+    row.layout, formatNumber(row.groupTokens, 2), formatBytes(row.rowBytes, 2), formatBytes(row.firstRowsBytes, 2),
+  ]);
+  return columnsTable(headings, cells);
+}
+
+/** Which layout `--layout auto` is, and why. */
+function autoText({ layout, layoutReason, mostTokens }: AutoPlan, { memory }: MemoryPlan): string {
+  const tokens = formatCount('token', mostTokens);
+  const budget = memory === undefined ? '' : `a quarter of ${formatBytes(memory.memoryBytes)}`;
+  const reasons: Partial<Record<LayoutReason, string>> = {
+    'short-rows': `the first whose rows have at most ${tokens}`,
+    'budget': `the first whose rows have at most ${tokens}, and whose first rows take at most ${budget}`,
+    'smallest': budget === '' ? `as rows of every layout have more than ${tokens}`
+      : `as no layout has rows of at most ${tokens} of which the first take at most ${budget}`,
+  };
+  return `auto: ${layout}, ${reasons[layoutReason]}`;
 }
 
 function facts(answer: MemoryPlan): TableRow[] {

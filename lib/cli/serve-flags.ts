@@ -4,9 +4,10 @@ import { InvalidArgumentError, Option, type Command } from 'commander';
 
 import { formatNumber } from '../base/format.js';
 import {
-  diskTier, hostTier, layoutKinds, redisTier, type DriverChoice, type Dtype, type LayoutKind, type Tier,
+  diskTier, hostTier, redisTier, type DriverChoice, type Dtype, type LayoutKind, type Tier,
 } from '../index.js';
 import { countFrom, dtypeFlag, pageSizeFlag, sizeFlag } from './flag-values.js';
+import { layoutOption } from './model-options.js';
 import { modelPath } from './shipped.js';
 
 /** As commander parses them; an absent flag is undefined. */
@@ -37,7 +38,7 @@ export interface ServeFlags {
   readonly keepAliveMs?: number;
   readonly passTimeoutMs: number;
   readonly parameters: 'lenient' | 'strict';
-  readonly layout: LayoutKind;
+  readonly layout: LayoutKind | 'auto';
   readonly hostTier?: number;
   readonly disk?: { readonly directory: string; readonly bytes: number };
   readonly redis?: string;
@@ -74,7 +75,11 @@ export function describeServe(command: Command): Command {
       `tokens of a prompt and its answer (default: the model's limit, at most ${formatNumber(mostTokens)})`, count,
     )
     .option('--memory-bytes <size>', 'memory for K and V', sizeFlag, 2 ** 30)
-    .option('--page-bytes <size>', "bytes of a physical page (default: the driver's smallest)", pageSizeFlag)
+    .option(
+      '--page-bytes <size>',
+      "bytes of a physical page (default: the driver's, 2 MiB; on the CPU 64 KiB where `--layout auto` finds no rows " +
+        'short and small enough in those)', pageSizeFlag,
+    )
     .addOption(new Option('--weights <kind>', 'mapped: shared with other processes; copied; int8: made while loading, for the CPU; half the bytes, and answers change a little')
       .choices(['mapped', 'copied', 'int8']).default('mapped'))
     .option('--kv-dtype <name>', "float32, float16 or bfloat16: type of K and V (default: the weights'). A narrow one saves memory and moves answers: " +
@@ -118,9 +123,7 @@ export function describeServe(command: Command): Command {
     .addOption(new Option('--parameters <kind>', 'what becomes of parameters that it does not know: lenient: ignored, ' +
       'and named in the header x-ignored-parameters; strict: refused')
       .choices(['lenient', 'strict']).default('lenient'))
-    .addOption(
-      new Option('--layout <kind>', 'how tensors share address ranges').choices(layoutKinds).default('per-layer'),
-    )
+    .addOption(layoutOption('auto'))
     .option('--host-tier <size>', "keep what the device has no room for in this much of the process's memory", sizeFlag)
     .option('--disk <directory=size>', 'keep it in files of this folder, also for the next start', diskFlag)
     .option(

@@ -8,7 +8,9 @@ import { Command } from 'commander';
 
 import { createError } from '../base/errors.js';
 import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
-import { KvCache, OnlineScheduler, type DriverChoice, type Engine, type ModelShape } from '../index.js';
+import {
+  computeLayout, Driver, KvCache, OnlineScheduler, type DriverChoice, type Engine, type LayoutOptions, type ModelShape,
+} from '../index.js';
 import { BackgroundTokenizer, LlamaEngine, LlamaModel, LlamaTokenizer, type CopiedFile, type CopyReason } from '../llama/index.js';
 import { OnnxDecoder, readModelFolder } from '../onnx/index.js';
 import { ModelServer, sessionPolicy } from '../server/index.js';
@@ -53,9 +55,13 @@ async function serve(flags: ServeFlags): Promise<void> {
   await using tokenizer = new BackgroundTokenizer({ tokenizer: new LlamaTokenizer(files.folder) });
   await using model = await (flags.onnx === undefined ? loadLlama(files.folder, flags) : openOnnx(flags.onnx, flags));
   const tiers = tiersOf(flags);
-  await using cache = new KvCache({ // its end stores what tiers were not offered yet
+  using driver = Driver.open(model.driver);
+  const size: Omit<LayoutOptions, 'pageBytes'> = {
     model: model.shape, slots: flags.slots, maxTokens: flags.maxTokens ?? Math.min(model.maxTokens, mostTokens),
-    memoryBudgetBytes: flags.memoryBytes, driver: model.driver, layout: flags.layout, pageBytes: flags.pageBytes,
+    memoryBudgetBytes: flags.memoryBytes, layout: flags.layout,
+  };
+  await using cache = new KvCache({ // its end stores what tiers were not offered yet
+    ...size, memoryBudgetBytes: flags.memoryBytes, driver, pageBytes: flags.pageBytes ?? pageBytesOn(driver, size),
     prefixCache: { policy: sessionPolicy(), tiers, modelId: flags.modelId },
   });
   await cache.prefixes.tiers?.ready();
@@ -87,7 +93,7 @@ async function serve(flags: ServeFlags): Promise<void> {
     process.stderr.write(`${printable(file)} is copied, not shared with other processes: ${copyReasons[reason]}.\n`);
   }
   process.stdout.write(`${printable(modelName)} on ${engine.target}: ${formatCount('slot', flags.slots)}, ${formatNumber(maxTokens)} tokens each, ` +
-    `${formatBytes(flags.memoryBytes)} for K and V\nListening at ${url}/v1${apiKeys.length === 0 ? ', without an API key' : ''}\nWatch it at ${url}/watch, or with \`vkv top ${url}\`\n`);
+    `${formatBytes(flags.memoryBytes)} for K and V\nLayout: ${cache.layout.kind}, ${formatNumber(cache.layout.tokensPerRow, 2)} tokens a row, pages of ${formatBytes(cache.layout.pageBytes)}\nListening at ${url}/v1${apiKeys.length === 0 ? ', without an API key' : ''}\nWatch it at ${url}/watch, or with \`vkv top ${url}\`\n`);
   await told;
   process.stderr.write(`Ending: answers under way are finished${tiers.length > 0 ? ', and what is cached is stored' : ''}. Once more ends at once.\n`);
 }
@@ -146,6 +152,16 @@ async function openOnnx(given: string, flags: ServeFlags): Promise<ServedModel> 
     },
     [Symbol.asyncDispose]: async () => { decoder.close(); },
   };
+}
+
+/** Small pages for a small model on the CPU, where no layout has rows short and small enough in the driver's. */
+const smallPageBytes = 2 ** 16;
+
+/** Bytes of a page where no flag says them. */
+function pageBytesOn({ kind, info }: Driver, size: Omit<LayoutOptions, 'pageBytes'>): number {
+  const { layoutReason } = computeLayout({ ...size, pageBytes: info.defaultPageBytes }).sets[0]!;
+  const isSmall = kind === 'host' && size.layout === 'auto' && layoutReason === 'smallest';
+  return isSmall ? Math.max(smallPageBytes, info.granularityBytes) : info.defaultPageBytes;
 }
 
 /** Tokens that a sequence can have: those that it has addresses for, as far as there is memory for them. */

@@ -8,7 +8,7 @@ import {
 import { ahead, type GrowthPolicy, onDemand } from '../cache/steps.js';
 import { Driver, type DriverChoice, driverField } from '../device/driver.js';
 import { PagePool } from '../device/page-pool.js';
-import { type LayoutKind, layoutKinds } from '../layout/layout.js';
+import { layoutChoices, type LayoutKind } from '../layout/layout.js';
 import type { ModelShape } from '../layout/model-shape.js';
 import { adaptive, evictionPolicies, type EvictionPolicyFactory } from '../prefix/index.js';
 import { sideTensorsField, type SideTensorShapes } from '../side/side-tensor-options.js';
@@ -165,8 +165,12 @@ export interface KvCacheOptions {
   readonly headroomBytes?: number | undefined;
   /** Bytes of free pages that the mapper creates ahead: see PagePool. Not together with `pool`. */
   readonly readyBytes?: number | undefined;
-  /** How tensors lie in address ranges. Default `per-layer`. */
-  readonly layout?: LayoutKind | undefined;
+  /**
+   * How tensors lie in address ranges. `auto`: the first of `per-layer`, `sliced` and `fused` whose rows are short
+   * beside a prompt and small beside the budget: see LayoutOptions. `cache.layout.kind` says which it is. Default
+   * `per-layer`.
+   */
+  readonly layout?: LayoutKind | 'auto' | undefined;
   /** How far to map ahead. Default `ahead(16)`. */
   readonly growth?: GrowthPolicy | undefined;
   /**
@@ -255,7 +259,7 @@ const spec = {
   pageBytes: optional(integer({ min: 1 })),
   headroomBytes: optional(integer()),
   readyBytes: optional(integer()),
-  layout: withDefault(oneOf(layoutKinds), 'per-layer'),
+  layout: withDefault(oneOf(layoutChoices), 'per-layer'),
   growth: withDefault(policy<GrowthPolicy>({ ahead, onDemand }), ahead()),
   eagerRows: withDefault(integer(), 0),
   idleRowsLimit: withDefault(integer(), Number.MAX_SAFE_INTEGER),

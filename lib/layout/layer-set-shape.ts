@@ -9,7 +9,7 @@ import {
   arrayOf, integer, isOptionsObject, nested, oneOf, optional, string, withDefault, type Field, type FieldPlace,
   type OptionsOf,
 } from '../base/options.js';
-import { layoutKinds, type LayoutKind } from './set-layout.js';
+import { layoutChoices, type LayoutKind } from './set-layout.js';
 
 /** What the layers of a set have in common, where it differs from the model. */
 export interface LayerSetHeads {
@@ -27,8 +27,8 @@ export interface LayerSetHeads {
 export interface FullSetShape extends LayerSetHeads {
   /** Says which of the sets it is. */
   readonly kind: 'full';
-  /** How its tensors share reservations. Default: the cache's `layout`. */
-  readonly layout?: LayoutKind | undefined;
+  /** How its tensors share reservations; `auto`: by the rule of `LayoutOptions`. Default: the cache's `layout`. */
+  readonly layout?: LayoutKind | 'auto' | undefined;
 }
 
 /** Layers in which a token sees the last `windowTokens` tokens, itself included. */
@@ -113,13 +113,13 @@ const layer = integer({ max: maxLayers - 1 });
 const layers = filled(arrayOf(layer), 'layer');
 const heads = { layers, kvHeads: optional(size), headDim: optional(size), valueHeadDim: optional(size) };
 const kindOf = <const K extends LayerSetShape['kind']>(kind: K): Field<K> => oneOf([kind]);
-const anyLayout = optional(oneOf([...layoutKinds, 'auto']));
+const layout = optional(oneOf(layoutChoices));
 
 /** The fields of a set, by its kind. */
 const specs = {
-  full: { kind: kindOf('full'), ...heads, layout: optional(oneOf(layoutKinds)) },
-  window: { kind: kindOf('window'), ...heads, windowTokens: tokens, layout: anyLayout },
-  chunk: { kind: kindOf('chunk'), ...heads, chunkTokens: tokens, layout: anyLayout },
+  full: { kind: kindOf('full'), ...heads, layout },
+  window: { kind: kindOf('window'), ...heads, windowTokens: tokens, layout },
+  chunk: { kind: kindOf('chunk'), ...heads, chunkTokens: tokens, layout },
   state: {
     kind: kindOf('state'), layers,
     tensors: filled(arrayOf(nested({

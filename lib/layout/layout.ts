@@ -4,29 +4,36 @@
 // own (set-layout.ts); sets in which nothing grows have bytes alone.
 
 import { createError } from '../base/errors.js';
-import { checkInteger, integer, oneOf, readOptions, withoutRevoked, type Field } from '../base/options.js';
+import { checkInteger, integer, oneOf, optional, readOptions, withoutRevoked, type Field } from '../base/options.js';
 import { dtypeBytes, type TensorSpec } from '../base/dtypes.js';
-import { workerShape, type ConstantSet, type ModelShape, type RowSet } from './model-shape.js';
+import { workerShape, type ConstantSet, type ModelShape } from './model-shape.js';
 import {
-  chooseLayout, groupByReservation, layoutKinds, needLayout, reservationsOf, rowLayout, type LayerSetLayout,
-  type LayoutKind, type LayoutReason, type ReservationSpec, type RowLayout, type SlotShape,
+  chooseFullLayout, chooseLayout, groupByReservation, layoutChoices, needLayout, reservationsOf, rowLayout,
+  type ChosenLayout, type LayerSetLayout, type LayoutKind, type ReservationSpec, type RowLayout, type SlotShape,
 } from './set-layout.js';
 
-export { layoutKinds } from './set-layout.js';
+export { layoutChoices, layoutKinds } from './set-layout.js';
 export type { LayerSetLayout, LayoutKind, LayoutReason, ReservationSpec, RowLayout } from './set-layout.js';
 
 /** Options of `computeLayout`. */
 export interface LayoutOptions {
   /** The whole model; `model.parallel` says which part of it this worker holds. */
   readonly model: ModelShape;
-  /** How tensors of full attention share reservations; other layer sets choose by `auto`. Default `per-layer`. */
-  readonly layout: LayoutKind;
+  /**
+   * How tensors of full attention share reservations; other layer sets choose by a rule of their own. `auto`:
+   * `per-layer` while a row has at most 512 tokens (a quarter of a typical prompt of 2,048; of `maxTokens`, where that
+   * is less), and the first rows of all slots take at most a quarter of `memoryBudgetBytes`; else `sliced` by the same
+   * rule; else `fused`. `kind` says which it is, and `sets[0].layoutReason` why.
+   */
+  readonly layout: LayoutKind | 'auto';
   /** Slots of the cache, at least 1. */
   readonly slots: number;
   /** Tokens that a slot has addresses for, at least 1. */
   readonly maxTokens: number;
   /** Bytes of a physical page, at least 1. The driver's granularity is not checked here. */
   readonly pageBytes: number;
+  /** Bytes of physical memory, at least 1, which `auto` takes into account. Default: not known. */
+  readonly memoryBudgetBytes?: number | undefined;
 }
 
 /** Distances in bytes between neighbours along each axis of a tensor. */
@@ -107,10 +114,11 @@ const unchecked: Field<ModelShape> = (value) => value as ModelShape; // tensorsO
 
 const spec = {
   model: unchecked,
-  layout: oneOf(layoutKinds),
+  layout: oneOf(layoutChoices),
   slots: positive,
   maxTokens: positive,
   pageBytes: positive,
+  memoryBudgetBytes: optional(positive),
 };
 
 /**
@@ -118,12 +126,15 @@ const spec = {
  * bytes.
  */
 export function computeLayout(options: LayoutOptions): Layout {
-  const { model, layout, ...slot } = readOptions('computeLayout', options, spec);
+  const { model, layout, memoryBudgetBytes, ...slot } = readOptions('computeLayout', options, spec);
   const { tensors: specs, sets, constantSets } = workerShape(model);
   const reservations: ReservationSpec[] = [];
   const groups: (readonly number[])[] = [];
   const laidOut = sets.map((set) => {
-    const chosen = layoutOf(set, specs, layout, slot);
+    const { need, tensors, option } = set;
+    const chosen: ChosenLayout = need.kind === 'full'
+      ? chooseFullLayout(set.layout ?? layout, tensors, specs, slot, memoryBudgetBytes)
+      : chooseLayout(set.layout ?? 'auto', need, tensors, specs, slot, option);
     const own = groupByReservation(chosen.layout, set.tensors, specs);
     const first = groups.length;
     for (const group of own) groups.push(group);
@@ -156,13 +167,6 @@ function checkSize(bytes: number, reservations: number, { slots, maxTokens }: Sl
   throw createError('KV_OUT_OF_ADDRESS_SPACE', {
     bytes, reservations, slots, maxTokens, limitBytes: Number.MAX_SAFE_INTEGER,
   });
-}
-
-function layoutOf(
-  { need, tensors, layout, option }: RowSet, specs: readonly TensorSpec[], fullLayout: LayoutKind, slot: SlotShape,
-): { readonly layout: LayoutKind; readonly layoutReason: LayoutReason } {
-  if (need.kind !== 'full') return chooseLayout(layout ?? 'auto', need, tensors, specs, slot, option);
-  return { layout: layout === undefined || layout === 'auto' ? fullLayout : layout, layoutReason: 'given' };
 }
 
 function faceLayout({ kind, layers, owners, faces, faceBytes }: ConstantSet, pageBytes: number): ConstantSetLayout {

@@ -11,7 +11,7 @@ import {
 import {
   layerCount, layerSetField, ownersOf, setOfLayers, size, type LayerSetShape, type ReadLayerSet,
 } from './layer-set-shape.js';
-import type { LayoutKind, SetNeed } from './set-layout.js';
+import type { LayoutChoice, SetNeed } from './set-layout.js';
 
 /** How one layer differs from the model; omitted numbers are the model's. */
 export interface LayerShape {
@@ -134,7 +134,7 @@ export interface RowSet {
   /** Positions in `WorkerShape.tensors`. */
   readonly tensors: readonly number[];
   /** What the model says of its layout. */
-  readonly layout: LayoutKind | 'auto' | undefined;
+  readonly layout: LayoutChoice | undefined;
   /** Where it says so, for errors. */
   readonly option: string;
 }

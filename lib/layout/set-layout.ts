@@ -70,11 +70,25 @@ export interface RowLayout {
   usedBytes(tokens: number): number;
 }
 
+/** A layout, or the rule that chooses one. */
+export type LayoutChoice = LayoutKind | 'auto';
+
+/** All layouts, and the rule. */
+export const layoutChoices: readonly LayoutChoice[] = [...layoutKinds, 'auto'];
+
 /**
- * Why a set has its layout. `given`: an option says so. `small`: at most 1.5 times the bytes of its tokens. `smallest`:
- * no layout takes so few. `equal-tokens`: the others would have tokens of different sizes.
+ * Why a set has its layout. `given`: an option says so. Of a window or chunk set by `auto`: `small`: at most 1.5 times
+ * the bytes of its tokens; `smallest`: no layout takes so few; `equal-tokens`: the others would have tokens of different
+ * sizes. Of a full set by `auto`: `short-rows`: the first whose rows have few enough tokens; `budget`: the first that
+ * takes little enough of the budget, too, behind one with rows as short; `smallest`: no layout is both.
  */
-export type LayoutReason = 'given' | 'small' | 'smallest' | 'equal-tokens';
+export type LayoutReason = 'given' | 'small' | 'smallest' | 'equal-tokens' | 'short-rows' | 'budget';
+
+/** A layout, and why that one. */
+export interface ChosenLayout {
+  readonly layout: LayoutKind;
+  readonly layoutReason: LayoutReason;
+}
 
 /** Layers that keep the same part of a text, with rows of their own. Frozen. */
 export interface LayerSetLayout extends RowLayout {
@@ -258,9 +272,9 @@ const mostOverhead = 1.5;
  * that was asked for would have tokens of different sizes, so that single rows could not go.
  */
 export function chooseLayout(
-  asked: LayoutKind | 'auto', need: Exclude<SetNeed, { kind: 'full' }>, indices: readonly number[],
+  asked: LayoutChoice, need: Exclude<SetNeed, { kind: 'full' }>, indices: readonly number[],
   specs: readonly TensorSpec[], slot: SlotShape, option: string,
-): { readonly layout: LayoutKind; readonly layoutReason: LayoutReason } {
+): ChosenLayout {
   const sizesIn = (kind: LayoutKind): readonly number[] =>
     groupByReservation(kind, indices, specs).map((group) => sum(group.map((index) => specs[index]!.tokenBytes)));
   const isEqual = (sizes: readonly number[]): boolean => sizes.every((bytes) => bytes === sizes[0]);
@@ -280,6 +294,40 @@ export function chooseLayout(
   const layout = small ?? 'fused';
   if (equal.length === 1) return { layout, layoutReason: 'equal-tokens' };
   return { layout, layoutReason: small === undefined ? 'smallest' : 'small' };
+}
+
+/** Tokens of a typical prompt: of the Azure trace of 2023 a request has 2,076. */
+const promptTokens = 2_048;
+/** A row holds at most this part of a prompt. */
+const promptParts = 4;
+/** The first rows of all slots take at most this part of the budget. */
+const budgetParts = 4;
+
+/** Most tokens of a row of a full set, or of a group of rows where tensors differ, by `auto`. */
+export function mostRowTokens(maxTokens: number): number {
+  return Math.min(promptTokens, maxTokens) / promptParts;
+}
+
+/**
+ * The layout of a full set. `auto`: the first in which a row has at most a quarter of a typical prompt (2,048 tokens, or
+ * `maxTokens` where that is less), and the first rows of all slots take at most a quarter of the budget, where one is
+ * given; else `fused`.
+ */
+export function chooseFullLayout(
+  asked: LayoutChoice, indices: readonly number[], specs: readonly TensorSpec[], slot: SlotShape,
+  memoryBudgetBytes = Infinity,
+): ChosenLayout {
+  if (asked !== 'auto') return { layout: asked, layoutReason: 'given' };
+  let isOverBudget = false;
+  for (const layout of layoutKinds) {
+    const rows = rowLayout(reservationsOf(groupByReservation(layout, indices, specs), specs, slot), 0, slot);
+    if (rows.groupRows * slot.pageBytes > mostRowTokens(slot.maxTokens) * rows.maxTokenBytes) continue;
+    if (slot.slots * rows.rowBytes <= memoryBudgetBytes / budgetParts) {
+      return { layout, layoutReason: isOverBudget ? 'budget' : 'short-rows' };
+    }
+    isOverBudget = true;
+  }
+  return { layout: 'fused', layoutReason: 'smallest' };
 }
 
 function unequal(asked: LayoutKind, sizes: readonly number[], option: string): Error {

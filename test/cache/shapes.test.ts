@@ -104,3 +104,14 @@ function randomShape(random: Random): Pick<KvCacheOptions, 'model' | 'layout' | 
     pageBytes: pageBytes * (1 + random.integer(3)),
   };
 }
+
+const tiny: BenchOptions = { model: { layers: 2, kvHeads: 4, headDim: 128, dtype: 'float16' }, slots: 4, maxTokens: 1_024, pageBytes, layout: 'auto' };
+cacheTests('`auto` is `per-layer` where its rows are short and the budget is large', { ...tiny, memoryBudgetBytes: 64 * pageBytes }, (t, bench) => {
+  t.is(bench.cache.layout.kind, 'per-layer');
+  fillAndCheck(bench, [5, 64]);
+});
+cacheTests('`auto` has smaller rows where the budget is small', { ...tiny, memoryBudgetBytes: 63 * pageBytes }, (t, bench) => {
+  t.is(bench.cache.layout.kind, 'sliced');
+  t.is(bench.cache.layout.sets[0]!.layoutReason, 'budget');
+  fillAndCheck(bench, [5, 64]);
+});

@@ -115,6 +115,21 @@ test('a token may be larger than a page', async (t) => {
   t.like(await plan(...sliced, '8'), { rows: 15, pages: 30 });
 });
 
+test('what `auto` would choose is told with the rows of each layout, and --layout auto plans it', async (t) => {
+  const { stdout } = await runVkv(['plan']);
+  t.regex(stdout, /\nlayout +tokens shared at a time +row +first rows of 256 slots\nper-layer +1,024 +128 MiB +32 GiB\nsliced +32 +4 MiB +1 GiB\nfused +16 +2 MiB +512 MiB\nauto: sliced, the first whose rows have at most 512 tokens\n$/);
+  t.like(await plan(), {
+    layout: 'per-layer',
+    auto: { layout: 'sliced', layoutReason: 'short-rows', mostTokens: 512, rows: [{ layout: 'per-layer', groupTokens: 1024, rowBytes: 2 ** 27, firstRowsBytes: 2 ** 35 }] },
+  });
+  t.like(await plan('--layout', 'auto'), { layout: 'sliced', reservations: 2 });
+  const lineOf = async (...parameters: string[]): Promise<string | undefined> => /^auto: .*$/m.exec((await runVkv(['plan', ...parameters])).stdout)?.[0];
+  t.is(await lineOf('--memory-bytes', '2GiB'), 'auto: fused, the first whose rows have at most 512 tokens, and whose first rows take at most a quarter of 2 GiB');
+  t.is(await lineOf('--memory-bytes', '1GiB'), 'auto: fused, as no layout has rows of at most 512 tokens of which the first take at most a quarter of 1 GiB');
+  t.is(await lineOf('--config', 'storyteller'), 'auto: fused, as rows of every layout have more than 256 tokens');
+  t.like(await plan('--layout', 'auto', '--memory-bytes', '2GiB'), { layout: 'fused' });
+});
+
 test('without a model it plans Llama-3-8B, and says so', async (t) => {
   t.like(await plan(), { maxTokens: 8192, tokensPerRow: 1024, reservations: 64 });
   t.like((await plan())['model'], { name: 'Llama-3-8B', source: 'default', layers: 32, kvHeads: 8, headDim: 128 });

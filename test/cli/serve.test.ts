@@ -42,11 +42,13 @@ slow('starts the server')('a command line that is wrong, a folder that is no mod
 
 costly('starts the server')('a name, a size and a limit are what clients and the first lines say', async (t) => {
   const { exitCode, stdout, models } = await serveOnce(
-    ['--model', storyteller, '--name', 'teller', '--slots', '2', '--max-tokens', '256', '--memory-bytes', '16MiB'], undefined, true,
+    ['--model', storyteller, '--name', 'teller', '--slots', '2', '--max-tokens', '256', '--memory-bytes', '16MiB',
+      '--driver', 'host'], undefined, true,
   );
   t.is(exitCode, 0);
   t.deepEqual(models, ['teller']);
   t.regex(stdout, /^teller on .*: 2 slots, 256 tokens each, 16 MiB for K and V$/m);
+  t.regex(stdout, /^Layout: fused, 64 tokens a row, pages of 64 KiB$/m);
 });
 
 slow('starts the server')('`--kv-dtype` and `--results` are the type of K and V and the results of the engine that answers, to the bit', async (t) => {

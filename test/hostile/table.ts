@@ -66,7 +66,7 @@ export const table: Readonly<Record<string, Rows>> = {
   lru: { call: null }, onDemand: { call: null },
   ahead: { call: () => call(kv.ahead, 16) },
   byteOffset: { call: () => call(kv.byteOffset, layout().tensors[0], 1, 2) },
-  computeLayout: { call: () => call(kv.computeLayout, { model: { ...model, layers: 6, layerSets }, layout: 'fused', slots: 2, maxTokens: 16, pageBytes }) },
+  computeLayout: { call: () => call(kv.computeLayout, { model: { ...model, layers: 6, layerSets }, layout: 'auto', slots: 2, maxTokens: 16, pageBytes, memoryBudgetBytes: 8 * pageBytes }) },
   contentHash: { call: () => call(kv.contentHash, Uint8Array.of(1)) },
   dtypeBytes: { call: () => call(kv.dtypeBytes, 'float16') },
   greedy: { call: () => call(kv.greedy, floats(4), 0) },

@@ -253,7 +253,7 @@ test('a set has the options of its kind', (t) => {
   refused({ kind: 'window', layers: [0] }, 'KV_INVALID_OPTION', /^`layerSets\[0\]\.windowTokens` must be .*; it is missing/);
   refused({ kind: 'window', layers: [0], windowTokens: 0 }, 'KV_INVALID_OPTION', /^`layerSets\[0\]\.windowTokens` must be an integer, at least 1/);
   refused({ kind: 'chunk', layers: [0], windowTokens: 4 }, 'KV_UNKNOWN_OPTION', /`layerSets\[0\]\.windowTokens`/);
-  refused({ kind: 'full', layers: [0], layout: 'auto' }, 'KV_INVALID_OPTION', /^`layerSets\[0\]\.layout` must be/);
+  refused({ kind: 'full', layers: [0], layout: 'round' }, 'KV_INVALID_OPTION', /^`layerSets\[0\]\.layout` must be/);
   refused({ kind: 'state', layers: [0], tensors: [] }, 'KV_INVALID_OPTION', /^`layerSets\[0\]\.tensors` must be an array with at least one tensor/);
   refused({ kind: 'state', layers: [0], tensors: [{ name: 's', shape: [2 ** 20, 2 ** 20, 2 ** 20], dtype: 'int8' }] }, 'KV_INVALID_SHAPE', /keeps tokens/);
   t.throws(() => layoutOf({

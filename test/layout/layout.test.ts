@@ -1,4 +1,4 @@
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 
 import { byteOffset, computeLayout, layoutKinds, type Layout, type LayoutKind, type LayoutOptions } from '#internal/layout/layout.js';
 import { dtypes } from '#internal/base/dtypes.js';
@@ -104,6 +104,57 @@ test('a token may be larger than a page', (t) => {
   t.is(layout.pagesIn(0, layout.rowsFor(8)), 15);
   t.is(layout.tokensIn(1), 0);
   t.is(layout.tokensIn(2), 1);
+});
+
+/** What `auto` chooses, and why. */
+function chosen(t: ExecutionContext, model: ModelShape, options: Partial<LayoutOptions> = {}): string {
+  const { kind, sets: [set] } = layoutOf(model, { layout: 'auto', ...options });
+  t.is(set!.layout, kind);
+  return `${kind}: ${set!.layoutReason}`;
+}
+
+test('auto: the first layout whose rows have at most a quarter of 2,048 tokens, or of maxTokens', (t) => {
+  const model = (kvHeads: number): ModelShape => ({ ...llama3, kvHeads });
+  t.is(chosen(t, model(16)), 'per-layer: short-rows'); // 512 tokens
+  t.is(chosen(t, model(15)), 'sliced: short-rows');
+  t.is(chosen(t, llama3), 'sliced: short-rows');
+  t.is(chosen(t, llama3, { pageBytes: MiB }), 'per-layer: short-rows');
+  t.is(chosen(t, llama3, { pageBytes: MiB, maxTokens: 2_048 }), 'per-layer: short-rows');
+  t.is(chosen(t, llama3, { pageBytes: MiB, maxTokens: 2_047 }), 'sliced: short-rows');
+  const small: ModelShape = { layers: 4, kvHeads: 2, headDim: 32, dtype: 'float16' }; // 1,024 bytes a token
+  t.is(chosen(t, small), 'fused: smallest');
+  t.is(chosen(t, small, { pageBytes: 512 * KiB }), 'fused: short-rows');
+  t.is(chosen(t, small, { pageBytes: 64 * KiB }), 'per-layer: short-rows');
+});
+
+test('auto: the first rows of all slots take at most a quarter of the budget', (t) => {
+  const model: ModelShape = { ...llama3, kvHeads: 16 }; // rows of 64, 2 and 1 pages of 2 MiB
+  const within = (memoryBudgetBytes: number): string => chosen(t, model, { slots: 4, memoryBudgetBytes });
+  t.is(within(2_048 * MiB), 'per-layer: short-rows');
+  t.is(within(2_048 * MiB - 1), 'sliced: budget');
+  t.is(within(64 * MiB), 'sliced: budget');
+  t.is(within(64 * MiB - 1), 'fused: budget');
+  t.is(within(32 * MiB), 'fused: budget');
+  t.is(within(32 * MiB - 1), 'fused: smallest');
+  t.is(chosen(t, llama3, { slots: 4, memoryBudgetBytes: 64 * MiB }), 'sliced: short-rows', 'rows of `per-layer` are too long anyway');
+});
+
+test('auto: where layers differ, what counts is the group of rows that is shared', (t) => {
+  const differing: ModelShape = { layers: 2, kvHeads: 16, headDim: 128, dtype: 'float16', layerShapes: [{}, { headDim: 96 }] };
+  t.like(layoutOf(differing), { tokensPerRow: 512, groupRows: 4 });
+  t.is(chosen(t, differing), 'sliced: short-rows');
+});
+
+test('auto is a layout by its name, and a full set may have its own', (t) => {
+  const { sets: [auto], ...rest } = layoutOf(llama3, { layout: 'auto' });
+  const { sets: [named], ...same } = layoutOf(llama3, { layout: 'sliced' });
+  t.is(JSON.stringify(rest), JSON.stringify(same));
+  t.is(JSON.stringify({ ...auto, layoutReason: 'given' }), JSON.stringify(named));
+  const withSet = (layout: LayoutKind | 'auto'): ModelShape => ({
+    ...llama3, layerSets: [{ kind: 'full', layers: Array.from({ length: 32 }, (_, layer) => layer), layout }],
+  });
+  t.is(chosen(t, withSet('fused')), 'fused: given');
+  t.is(chosen(t, withSet('auto'), { layout: 'per-layer' }), 'sliced: short-rows');
 });
 
 test('strides and offsets follow the axes of each layout', (t) => {
