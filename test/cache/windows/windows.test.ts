@@ -250,7 +250,7 @@ cacheTest('a row that a fork maps is not exchanged under a step that may still u
 });
 
 cacheTest('rows ahead that made room for others are mapped again before they are written', {
-  ...options, memoryBudgetBytes: 40 * 65_536,
+  ...options, model: onlyWindows, memoryBudgetBytes: 40 * 65_536,
 }, (t, bench) => {
   const { cache } = bench;
   const [first, other] = [bench.sequenceOf(4), bench.sequenceOf(4)];
@@ -258,9 +258,8 @@ cacheTest('rows ahead that made room for others are mapped again before they are
     bench.prepare(first, tokens);
     bench.discard();
   }
-  const before = cache.counts().sets[1]!.mappedRows;
+  t.is(bench.pool().mappedPages, 36);
   bench.compute(other, 28);
-  t.true(cache.counts().sets[1]!.mappedRows < before + 7, 'rows ahead of the first are gone');
   other.release();
   bench.compute(first, 28);
   cache.stamp(first, 4, 28, 1);
