@@ -81,7 +81,7 @@ struct DecodeParameters {
 
 inline constexpr int kLeastSplitTokens = 128;  // below, merging costs more than it spreads
 inline constexpr int kSplitStep = 64;
-// Tokens of a split of a sequence with `length` tokens.
+// Tokens of a split of a sequence that sees `length` tokens.
 VKV_BOTH inline int SplitTokensOf(const DecodeParameters& parameters, int length) {
   if (parameters.split_tokens != 0) return parameters.split_tokens;
   const int even = (length + parameters.splits - 1) / parameters.splits;

@@ -64,7 +64,7 @@ constexpr int kManySplitsTokens = 5000;
 
 // `longest`: tokens of the first slot, with few heads; 0: any.
 void AttendOnce(bool is_decoding, int longest = 0) {
-  AttentionWorld ours = AttentionWorld::Random(is_decoding, longest, /*has_rules=*/false);
+  AttentionWorld ours = AttentionWorld::Random(is_decoding, longest, /*has_rules=*/Next() % 4 != 0);
   AttentionWorld theirs = ours;
   theirs.Guard(theirs.spans());
   reference::Attention(theirs.command(), theirs.spans());
@@ -84,7 +84,16 @@ void AttendOnce(bool is_decoding, int longest = 0) {
   } else {
     (void)cuda::LaunchPrefill(ours.command(), ours.spans(), Run);
   }
-  if (const std::string wrong = ours.Compare(theirs); !wrong.empty()) Note(wrong);
+  if (const std::string wrong = ours.Compare(theirs); !wrong.empty()) return Note(wrong);
+  if (is_decoding) return;
+  const std::vector<uint8_t> whole = ours.TakeOutput();
+  std::vector<Span> first, second;
+  ours.Cut(first, second);
+  for (const std::vector<Span>& part : {first, second}) {
+    ours.Guard(part);
+    (void)cuda::LaunchPrefill(ours.command(), part, Run);
+  }
+  if (ours.TakeOutput() != whole) Note(ours.Name() + ": other bits in two passes than in one");
 }
 
 // gpu-check's decode kernels: blocks of a pool, found through a table, against the reference over the same tokens in
