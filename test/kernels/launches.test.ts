@@ -251,7 +251,7 @@ for (const [image, architecture] of [['kernels', 75], ['kernels-sm80', 80]] as c
       `vkv_prefill_${type}_r16`, `vkv_prefill_${type}_r32`, ...[1, 2, 4, 8].map((rows) => `vkv_multiply_${type}_r${rows}`),
     ]);
     const tiles = ['f16', 'bf16'].flatMap((type) => [64, 128].map((dim) => `vkv_prefill_${type}_d${dim}`));
-    const others = ['append', 'copy', 'merge', 'normalize', 'rotate', 'gate', 'gather', 'narrow', 'bias'].map((name) => `vkv_${name}`);
+    const others = ['append', 'copy', 'merge', 'normalize', 'rotate', 'gate', 'cap', 'gather', 'narrow', 'bias'].map((name) => `vkv_${name}`);
     t.deepEqual(entries, [...wanted, ...tiles, ...others].sort());
   });
 }
