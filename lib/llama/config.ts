@@ -126,6 +126,7 @@ export function parseLlamaConfig(given: Json, file: string, moreEndTokens: reado
     if (isGiven(json[name] ?? given[name])) reader.refuse(name, 'Give float32, float16 or bfloat16 weights: the model before it was quantized.');
   }
   checkDense(reader, type);
+  reader.refuseUnless('use_bidirectional_attention', [false], 'A token sees none behind it.');
   const layers = reader.count('num_hidden_layers');
   const [hidden, queryHeads] = [reader.count('hidden_size'), reader.count('num_attention_heads')];
   const kvHeads = reader.count('num_key_value_heads', queryHeads);

@@ -1,5 +1,5 @@
-// Families: the model types that the engine runs, as a table of facts: what a `config.json` may leave out, which tokens a
-// layer sees where the file does not say, and how a folder keeps its tensors. config.ts reads numbers by it.
+// Families: the model types that the engine runs, as a table of facts: what a `config.json` may leave out, which tokens
+// a layer sees where the file does not say, and how a folder keeps its tensors. config.ts reads numbers by it.
 
 import type { Activation, HeadPairs } from '../index.js';
 import type { Json } from './config.js';
@@ -27,7 +27,7 @@ export interface Family extends TensorForm {
   readonly layerType: (json: Json, layer: number) => LayerType;
   /** Queries and keys are normalized head by head, with weights. */
   readonly normalizesHeads: boolean;
-  /** Gemma: what both parts of a layer give is normalized before it is added, and embeddings are multiplied by √hidden. */
+  /** What both parts of a layer give is normalized before it is added, and embeddings are multiplied by √hidden. */
   readonly isGemma: boolean;
   /** Layers have a learned sink for each query head. */
   readonly hasSinks: boolean;
@@ -39,8 +39,10 @@ const llama: Family = {
 };
 
 /** A Qwen has a window only where it says so, and only in layers from `max_window_layers` on. */
-const qwenLayerType: Family['layerType'] = (json, layer) =>
-  slidingIf(json['use_sliding_window'] === true && isGiven(json['sliding_window']) && layer >= Number(json['max_window_layers']));
+const qwenLayerType: Family['layerType'] = (json, layer) => {
+  const hasWindow = json['use_sliding_window'] === true && isGiven(json['sliding_window']);
+  return slidingIf(hasWindow && layer >= Number(json['max_window_layers']));
+};
 const qwen = { defaults: { max_window_layers: 28 }, layerType: qwenLayerType };
 
 const gemma2: Family = {
@@ -56,30 +58,36 @@ const gemma2: Family = {
 /** By `model_type`. */
 export const families: Readonly<Record<string, Family>> = {
   llama,
-  mistral: { ...llama, defaults: { sliding_window: 4096 }, layerType: (json) => slidingIf(isGiven(json['sliding_window'])) },
+  mistral: {
+    ...llama, defaults: { sliding_window: 4096 }, layerType: (json) => slidingIf(isGiven(json['sliding_window'])),
+  },
   qwen2: { ...llama, ...qwen, architecture: 'qwen2' },
-  qwen3: { ...llama, ...qwen, architecture: 'qwen3', normalizesHeads: true, defaults: { ...qwen.defaults, head_dim: 128 } },
+  qwen3: {
+    ...llama, ...qwen, architecture: 'qwen3', normalizesHeads: true, defaults: { ...qwen.defaults, head_dim: 128 },
+  },
   gemma2,
   gemma3_text: {
     ...gemma2, architecture: 'gemma3', normalizesHeads: true, nameOf: textNameOf,
     layerType: ({ sliding_window_pattern: every }, layer) => slidingIf((layer + 1) % Number(every) !== 0),
     defaults: {
       ...gemma2.defaults, vocab_size: 262_208, max_position_embeddings: 131_072, rope_theta: 1e6,
-      rope_local_base_freq: 10_000, sliding_window_pattern: 6, attn_logit_softcapping: null, final_logit_softcapping: null,
+      rope_local_base_freq: 10_000, sliding_window_pattern: 6,
+      attn_logit_softcapping: null, final_logit_softcapping: null,
     },
   },
   gpt_oss: {
-    ...llama, architecture: undefined, hasSinks: true, layerType: (_, layer) => slidingIf(layer % 2 === 0),
+    ...llama, architecture: undefined, hasSinks: true, layerType: gemma2.layerType,
     defaults: {
       head_dim: 64, num_key_value_heads: 8, sliding_window: 128, attention_bias: true, rope_theta: 150_000,
-      rms_norm_eps: 1e-5, max_position_embeddings: 131_072, num_local_experts: 128,
+      rope_parameters: { rope_type: 'yarn' }, rms_norm_eps: 1e-5, max_position_embeddings: 131_072,
+      num_local_experts: 128,
     },
   },
   llama4_text: {
     ...llama, architecture: undefined, pairs: 'neighbours', nameOf: (name) => name.replace('.feed_forward.', '.mlp.'),
     layerType: (json, layer) => (hasRope(json, layer) ? 'chunked_attention' : 'full_attention'),
     defaults: {
-      num_key_value_heads: 8, attention_chunk_size: 8192, no_rope_layer_interval: 4, use_qk_norm: true,
+      head_dim: 128, num_key_value_heads: 8, attention_chunk_size: 8192, no_rope_layer_interval: 4, use_qk_norm: true,
       attn_temperature_tuning: true, attn_scale: 0.1, floor_scale: 8192, rope_theta: 500_000, rms_norm_eps: 1e-5,
       max_position_embeddings: 131_072, num_local_experts: 16,
     },

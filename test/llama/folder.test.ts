@@ -51,6 +51,8 @@ const unsupported: readonly (readonly [Json, RegExp])[] = [
   [{ layer_types: ['full_attention'] }, /layer_types \["full_attention"\] is not supported\. It must have one for each of the 2 layers/],
   [{ model_type: 'gpt_oss' }, /num_local_experts 128 is not supported\. Experts are not computed/],
   [{ model_type: 'gpt_oss', num_local_experts: 32 }, /num_local_experts 32/],
+  [{ model_type: 'gpt_oss', num_local_experts: 0 }, /rope_scaling of type "yarn"/],
+  [{ model_type: 'gemma3_text', hidden_act: null, use_bidirectional_attention: true }, /use_bidirectional_attention true/],
   [{ model_type: 'llama4_text' }, /num_local_experts 16 is not supported\. Experts are not computed.*`moe_layers` \[\]/],
   [{ model_type: 'llama4_text', moe_layers: [1] }, /num_local_experts 16/],
   [{ model_type: 'gemma2' }, /hidden_act "silu" is not supported\. Only gelu_pytorch_tanh is/],
@@ -151,7 +153,7 @@ test('what a config leaves out is what Hugging Face fills in', (t) => {
   t.is(parseLlamaConfig(qwen, 'made').layerAttention, undefined);
   t.deepEqual(parseLlamaConfig({ ...qwen, use_sliding_window: true }, 'made').layerAttention!.map(({ kind }) => kind).slice(5), ['full', 'window', 'window']);
   const llama4 = { ...mistral, model_type: 'llama4_text', num_key_value_heads: 4, moe_layers: [], intermediate_size_mlp: 12 };
-  t.like(parseLlamaConfig(llama4, 'made'), { intermediate: 12, headDim: 16, hasPlainHeadNorms: true, queryGrowth: { everyTokens: 8192, factor: 0.1 } });
+  t.like(parseLlamaConfig(llama4, 'made'), { intermediate: 12, headDim: 128, hasPlainHeadNorms: true, queryGrowth: { everyTokens: 8192, factor: 0.1 } });
   t.deepEqual(parseLlamaConfig(llama4, 'made').layerAttention!.slice(2, 4), [{ kind: 'chunk', tokens: 8192, rope: 'global' }, { kind: 'full', tokens: 0, rope: 'none' }]);
   const other = parseLlamaConfig({ ...llama4, no_rope_layers: [0, 1, 1, 1, 1, 1, 1, 1], use_qk_norm: false, attn_temperature_tuning: false }, 'made');
   t.is(other.hasPlainHeadNorms ?? other.queryGrowth, undefined);

@@ -1,11 +1,12 @@
-// The truth of models whose layers do not all see all tokens: whatever scheduler, layout and driver, every row of logits that is read
-// and every token chosen is that of computing the whole text in double precision without a cache, over texts that outgrow windows
-// and chunks many times.
+// The truth of models whose layers do not all see all tokens: whatever scheduler, layout and driver, every row of
+// logits that is read and every token chosen is that of computing the whole text in double precision without a cache,
+// over texts that outgrow windows and chunks many times.
 
 import type { ExecutionContext } from 'ava';
 
 import {
-  layoutKinds, NaiveScheduler, OfflineScheduler, OnlineScheduler, type GenerationResult, type LayoutKind, type SchedulerOptions,
+  layoutKinds, NaiveScheduler, OfflineScheduler, OnlineScheduler,
+  type GenerationResult, type LayoutKind, type SchedulerOptions,
 } from 'virtual-kv';
 
 import { LlamaModel } from '#internal/llama/model.js';
@@ -22,8 +23,14 @@ import { collect, resultOf } from '../serving/serving-bench.js';
 import { costly } from '../runner/slow.js';
 import { isSampling, sampleSeed, scaled } from '../runner/tier.js';
 
-const base: LlamaSizes = { layers: 4, hidden: 32, intermediate: 48, queryHeads: 4, kvHeads: 2, headDim: 16, vocabularyTokens };
+const base: LlamaSizes = {
+  layers: 4, hidden: 32, intermediate: 48, queryHeads: 4, kvHeads: 2, headDim: 16, vocabularyTokens,
+};
 const maxTokens = 640;
+/** Tokens of each prompt and of its answer. */
+const prompts = [[41, 512], [9, 30], [70, 20], [23, 60]] as const;
+
+type Answer = (options: SchedulerOptions, requests: readonly WatchedRequest[]) => Promise<readonly GenerationResult[]>;
 
 const schedulers = {
   naive: async (options: SchedulerOptions, requests: readonly WatchedRequest[]) =>
@@ -36,7 +43,7 @@ const schedulers = {
     await scheduler.close();
     return results;
   },
-} satisfies Record<string, (options: SchedulerOptions, requests: readonly WatchedRequest[]) => Promise<readonly GenerationResult[]>>;
+} satisfies Record<string, Answer>;
 
 interface Run {
   readonly scheduler: keyof typeof schedulers;
@@ -53,7 +60,8 @@ const runs: readonly Run[] = [false, true].flatMap((slides) => [
 
 for (const [index, [name, { more, sizes }]] of Object.entries(layerKinds).entries()) {
   const seed = seedOf(`layer kinds ${name}`);
-  costly('each run is of another family, scheduler, layout and driver')(`${name}: 512 tokens are those of no cache, by any scheduler, layout and driver (seed ${seed})`, async (t) => {
+  const title = `${name}: 512 tokens are those of no cache, by any scheduler, layout and driver (seed ${seed})`;
+  costly('each run is of another family, scheduler, layout and driver')(title, async (t) => {
     t.timeout(600_000);
     const random = new Random(seed);
     const made = randomLlama(random, { ...base, ...sizes }, more);
@@ -62,7 +70,8 @@ for (const [index, [name, { more, sizes }]] of Object.entries(layerKinds).entrie
     removeFolder(folder);
     const plain = new PlainAnswers(made);
     const tokens = scaled(512, 64);
-    const plans = [[41, tokens], [9, 30], [70, 20], [23, 60]].map(([prompt, answer]) => ({ tokens: randomText(random, prompt!), maxNewTokens: answer! }));
+    const plans = prompts.map(([prompt, answer]) => (
+      { tokens: randomText(random, prompt), maxNewTokens: Math.min(answer, tokens) }));
     const answers = new Set<string>();
     let ties = 0;
     for (const run of isSampling ? [runs[(sampleSeed + 5 * index) % runs.length]!] : runs) {
@@ -77,11 +86,14 @@ for (const [index, [name, { more, sizes }]] of Object.entries(layerKinds).entrie
 }
 
 /** The answers of one scheduler over a cache of its own; prompts come in chunks that end within windows. */
-async function answersOf(t: ExecutionContext, model: LlamaModel, { scheduler, layout, on, slides }: Run, requests: readonly WatchedRequest[]): Promise<readonly GenerationResult[]> {
+async function answersOf(
+  t: ExecutionContext, model: LlamaModel, { scheduler, layout, on, slides }: Run, requests: readonly WatchedRequest[],
+): Promise<readonly GenerationResult[]> {
   let results: readonly GenerationResult[] = [];
   await withCache(t, {
-    on, model: model.shape('float32', { slides }), layout, maxTokens, slots: 3, memoryBudgetBytes: 2 ** 26, prefixCache: 'off',
-    passTokens: 19, ...on === 'mock' ? { pageBytes: 4_096, device: { granularityBytes: 4_096 } } : { pageBytes },
+    on, model: model.shape('float32', { slides }), layout, maxTokens, slots: 3, memoryBudgetBytes: 2 ** 26,
+    prefixCache: 'off', passTokens: 19,
+    ...on === 'mock' ? { pageBytes: 4_096, device: { granularityBytes: 4_096 } } : { pageBytes },
   }, async ({ cache }) => {
     using engine = new ServedLlama({ model, cache });
     results = await schedulers[scheduler]({ cache, engine, prefillTokensPerStep: 19 }, requests);
