@@ -43,6 +43,8 @@ export interface NativeCacheOptions {
   readonly tensors: Float64Array;
   readonly scrub: boolean;
   readonly mapper: boolean;
+  /** Host: says on stderr what a write hits where there is no memory. */
+  readonly namesFaults: boolean;
 }
 
 export interface NativeCacheCounters {

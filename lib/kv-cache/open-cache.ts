@@ -181,6 +181,7 @@ function openNative(
   const { pageBytes, slots, maxTokens, reservations, tensors } = layout;
   const options = {
     pageBytes, slots, maxTokens, scrub: scrub !== 'off', mapper: mapper === 'background',
+    namesFaults: Boolean(process.env['VKV_DEBUG']) && pool.driver.kind === 'host',
     tokenBytes: Float64Array.from(reservations, ({ tokenBytes }) => tokenBytes),
     tensors: Float64Array.from(
       tensors.flatMap(({ reservation, offsetBytes, tokenBytes }) => [reservation, offsetBytes, tokenBytes])),

@@ -52,6 +52,7 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   const auto max_tokens = static_cast<uint64_t>(options.Integer("maxTokens", 1, INT32_MAX));
   const bool scrub = options.Boolean("scrub");
   const bool has_mapper = options.Boolean("mapper");
+  const bool names_faults = options.Boolean("namesFaults");
   const std::span<double> token_bytes = options.Doubles("tokenBytes");
   const std::span<double> triplets = options.Doubles("tensors");
   Arguments arrays(info, "NativeCache");
@@ -77,6 +78,9 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   pattern_ = std::make_unique<Pattern>(*cache_, tensors);
   tensors_ = std::move(tensors);
   windows_ = std::make_unique<SlotWindows>(*cache_);
+  if (names_faults &&
+      ThrowIfFailed(env, fault_report_.Open(*cache_, tensors_, info[2].As<Napi::Int32Array>().Data()), driver_kind_))
+    return;
   arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>());
   if (!has_mapper) return;
   mapper_ = std::make_unique<Mapper>(*cache_);
@@ -266,6 +270,7 @@ Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
   StopThreads();
   windows_->Close();
   view_bytes_.Close(info.Env());
+  fault_report_.Close();
   Status status = copier_ ? copier_->Close() : Ok();
   if (status.ok()) status = cache_->Close();
   (void)arrays_.WriteSlots(*cache_);  // where they are gone, the cache closes all the same

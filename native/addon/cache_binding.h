@@ -18,6 +18,7 @@
 #include "addon/slot_arrays.h"
 #include "addon/view_bytes.h"
 #include "block_copier.h"
+#include "fault_report.h"
 #include "kv_cache.h"
 #include "mapper.h"
 #include "pattern.h"
@@ -29,7 +30,8 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub, mapper},
+  // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub, mapper,
+  // namesFaults},
   // rows, quarantined)
   explicit NativeCache(const Napi::CallbackInfo& info);
   ~NativeCache() override;
@@ -96,6 +98,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   std::unique_ptr<SlotWindows> windows_;
   ViewBytes view_bytes_;
   SlotArrays arrays_;
+  FaultReport fault_report_;
   std::vector<TensorSpan> tensors_;
   Notifier<BlockCopied> copied_;
   std::unique_ptr<BlockCopier> copier_;  // null until opened

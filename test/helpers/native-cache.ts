@@ -41,7 +41,7 @@ export class NativeCacheBench {
     this.pool = new (native().NativePool)(nativeOf(driver), pageBytes, pages * pageBytes, 0, 0);
     this.cache = new (native().NativeCache)(this.pool, {
       pageBytes, slots, maxTokens: 1024, tokenBytes: Float64Array.of(1024, 512),
-      tensors: Float64Array.of(0, 0, 1024, 1, 0, 512), scrub, mapper: true,
+      tensors: Float64Array.of(0, 0, 1024, 1, 0, 512), scrub, mapper: true, namesFaults: false,
     }, this.rows, this.isQuarantined);
   }
 
