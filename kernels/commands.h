@@ -11,6 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#if defined(__CUDACC__)
+#define VKV_BOTH __host__ __device__
+#else
+#define VKV_BOTH
+#endif
+
 namespace vkv::kernels {
 
 // The numbers are lib/kernels/kernels.ts's too.
@@ -48,18 +54,31 @@ struct AppendCommand {
   Dtype row_dtype = Dtype::kFloat32;
 };
 
-// softmax(scale · q · Kᵀ) · V. New token j of a sequence sees `length + j + 1` tokens. Query heads h · group …
-// (h + 1) · group − 1 read KV head h, group = query_heads / keys.heads.
+// softmax(scale · q · Kᵀ) · V. The token at position p of a sequence sees the tokens FirstSeen(p) … p; new token j has
+// position length + j. Query heads h · group … (h + 1) · group − 1 read KV head h, group = query_heads / keys.heads.
+//
+// Nothing before token FirstSeen(length) of a sequence is loaded, nor behind its last new token: there need be no
+// memory. What a row does not see takes no part in its result, whatever it holds.
 struct AttentionCommand {
   Tensor keys;
   Tensor values;
   uint64_t queries = 0;  // [row, query head, dim]
   uint64_t output = 0;   // [row, query head, value dim]
+  uint64_t sinks = 0;    // float[query head]: a score that takes weight and gives no value; 0: none
   Dtype cache_dtype = Dtype::kFloat32;
   Dtype row_dtype = Dtype::kFloat32;
   int32_t query_heads = 0;
   float scale = 1;
+  int32_t window = 0;  // a token sees itself and the window − 1 before it; 0: all
+  int32_t chunk = 0;   // a token sees its own of the text's chunks of so many; 0: all. Not with a window.
+  float softcap = 0;   // scores become softcap · tanh(score / softcap); 0: they stay
 };
+
+// The first token that the token at `position` sees.
+VKV_BOTH inline int32_t FirstSeen(const AttentionCommand& command, int32_t position) {
+  if (command.window > 0) return position < command.window ? 0 : position - command.window + 1;
+  return command.chunk > 0 ? position - position % command.chunk : 0;
+}
 
 // One reservation as a copy sees it: [slot, token] of token_bytes each, every tensor in it together.
 struct Region {
@@ -86,7 +105,7 @@ struct ScatterRun {
 
 static_assert(sizeof(Tensor) == 40 && sizeof(Span) == 16 && sizeof(TokenCopy) == 20 && sizeof(Region) == 24 &&
               sizeof(ScatterRun) == 16);
-static_assert(sizeof(AppendCommand) == 104 && sizeof(AttentionCommand) == 112);
+static_assert(sizeof(AppendCommand) == 104 && sizeof(AttentionCommand) == 136);
 
 }  // namespace vkv::kernels
 

@@ -52,15 +52,15 @@ void AppendTo(const Tensor& tensor, uint64_t rows, const AppendCommand& command,
   }
 }
 
-// Weights relative to the largest score, of tokens [from, to) of a slot for one query.
+// Weights relative to the largest score, of tokens [from, to) of a slot for one query, and of its head's sink.
 struct Weights {
   double largest = -INFINITY;
   double total = 0;
   std::vector<double> of;
 };
 
-Weights Weigh(const AttentionCommand& command, int64_t slot, int64_t from, int64_t to, int64_t row,
-              int64_t query_head) {
+Weights Weigh(const AttentionCommand& command, int64_t slot, int64_t from, int64_t to, int64_t row, int64_t query_head,
+              bool has_sink) {
   const Tensor& keys = command.keys;
   const int64_t head = query_head / (command.query_heads / keys.heads);
   const uint64_t query = RowAt(command.queries, command.row_dtype, row * command.query_heads + query_head, keys.dim);
@@ -71,9 +71,14 @@ Weights Weigh(const AttentionCommand& command, int64_t slot, int64_t from, int64
     for (int64_t i = 0; i < keys.dim; ++i) {
       score += double{Load(query, command.row_dtype, i)} * Load(key, command.cache_dtype, i);
     }
-    weights.of.push_back(score * command.scale);
-    weights.largest = std::max(weights.largest, score * command.scale);
+    score *= command.scale;
+    if (command.softcap > 0) score = command.softcap * std::tanh(score / command.softcap);
+    weights.of.push_back(score);
+    weights.largest = std::max(weights.largest, score);
   }
+  const double sink = has_sink ? reinterpret_cast<const float*>(command.sinks)[query_head] : -INFINITY;
+  weights.largest = std::max(weights.largest, sink);
+  weights.total = std::exp(sink - weights.largest);
   for (double& weight : weights.of) weights.total += weight = std::exp(weight - weights.largest);
   return weights;
 }
@@ -121,9 +126,11 @@ void Attention(const AttentionCommand& command, std::span<const Span> spans) {
     for (int64_t token = 0; token < span.tokens; ++token) {
       for (int64_t head = 0; head < command.query_heads; ++head) {
         const int64_t row = span.first_row + token;
-        const Weights weights = Weigh(command, span.slot, 0, span.length + token + 1, row, head);
+        const int32_t position = span.length + static_cast<int32_t>(token);
+        const int32_t from = FirstSeen(command, position);
+        const Weights weights = Weigh(command, span.slot, from, position + 1, row, head, command.sinks != 0);
         for (int64_t i = 0; i < command.values.dim; ++i) {
-          const double sum = WeighValues(command, weights, span.slot, 0, head, i);
+          const double sum = WeighValues(command, weights, span.slot, from, head, i);
           Store(OutputAt(command, row, head), command.row_dtype, i, static_cast<float>(sum / weights.total));
         }
       }
@@ -136,10 +143,11 @@ void AttentionParts(const AttentionCommand& command, std::span<const Span> spans
   for (const Span& span : spans) {
     for (int64_t head = 0; head < command.query_heads; ++head) {
       for (int64_t part = 0; part < parts; ++part, partials += kPartialHeader + command.values.dim) {
-        const int64_t from = part * part_tokens;
+        const int64_t from = FirstSeen(command, span.length) + part * part_tokens;
         const int64_t to = std::min<int64_t>(from + part_tokens, span.length + 1);
         if (span.tokens == 0 || from >= to) continue;
-        const Weights weights = Weigh(command, span.slot, from, to, span.first_row, head);
+        const bool has_sink = part == 0 && command.sinks != 0;
+        const Weights weights = Weigh(command, span.slot, from, to, span.first_row, head, has_sink);
         partials[0] = static_cast<float>(weights.largest * kLog2E);
         partials[1] = static_cast<float>(weights.total);
         for (int64_t i = 0; i < command.values.dim; ++i) {
@@ -154,7 +162,8 @@ void MergeParts(const AttentionCommand& command, std::span<const Span> spans, in
                 const float* partials) {
   const int64_t stride = kPartialHeader + command.values.dim;
   for (const Span& span : spans) {
-    const int64_t used = (int64_t{span.length} + part_tokens) / part_tokens;  // of length + 1 tokens
+    const int64_t seen = int64_t{span.length} + 1 - FirstSeen(command, span.length);
+    const int64_t used = (seen + part_tokens - 1) / part_tokens;
     for (int64_t head = 0; head < command.query_heads; ++head, partials += parts * stride) {
       if (span.tokens == 0) continue;
       double largest = -INFINITY;

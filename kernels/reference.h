@@ -16,9 +16,9 @@ void CopyTokens(std::span<const Region> regions, std::span<const TokenCopy> copi
 // One kernel for both: a decoding sequence is one with a single new token.
 void Attention(const AttentionCommand& command, std::span<const Span> spans);
 
-// Decoding in two steps. Parts of `part_tokens` tokens each: `partials` is [span, query head, part] of: largest score
-// times log2 e, total of the weights relative to it, weighted sums [value dim]. Parts beyond a sequence's end are left
-// alone.
+// Decoding in two steps. Parts of `part_tokens` of the tokens that a sequence sees, with its sinks in the first:
+// `partials` is [span, query head, part] of: largest score times log2 e, total of the weights relative to it, weighted
+// sums [value dim]. Parts beyond a sequence's end are left alone.
 void AttentionParts(const AttentionCommand& command, std::span<const Span> spans, int32_t parts, int32_t part_tokens,
                     float* partials);
 void MergeParts(const AttentionCommand& command, std::span<const Span> spans, int32_t parts, int32_t part_tokens,

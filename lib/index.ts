@@ -2,10 +2,11 @@
 
 export { DenseKernels } from './kernels/dense/dense-kernels.js';
 export type {
-  FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype,
+  Activation, FloatBuffer, HeadPairs, Norm, Product, RotationShape, Weight, WeightDtype,
 } from './kernels/dense/dense-operands.js';
 export type { DenseKernelsOptions } from './kernels/dense/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
+export type { AttentionRules } from './kernels/attention-rules.js';
 export type { KernelsOptions, RowDtype } from './kernels/kernels-options.js';
 export type { Instructions } from './device/native-kernels.js';
 export type { CapturedSteps, CaptureOptions } from './kernels/captured-steps.js';
@@ -67,8 +68,13 @@ export {
 export type { CachedBy } from './cache/admission.js';
 export {
   byteOffset, computeLayout, layoutKinds,
-  type Layout, type LayoutKind, type LayoutOptions, type ReservationSpec, type TensorPlacement, type TensorStrides,
+  type ConstantSetLayout, type LayerSetLayout, type Layout, type LayoutKind, type LayoutOptions, type LayoutReason,
+  type ReservationSpec, type RowLayout, type TensorPlacement, type TensorStrides,
 } from './layout/layout.js';
+export type {
+  ChunkSetShape, FixedSetShape, FullSetShape, LayerSetHeads, LayerSetShape, SharedSetShape, StateSetShape,
+  StateTensorShape, WindowSetShape,
+} from './layout/layer-set-shape.js';
 export { tensorsOf, type LayerShape, type ModelShape, type ParallelShape } from './layout/model-shape.js';
 export { PagePool, type PagePoolOptions, type PoolCounts } from './device/page-pool.js';
 export type { CommitOptions, Fence, ReleaseOptions } from './cache/slot-fences.js';

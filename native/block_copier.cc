@@ -93,7 +93,7 @@ Status BlockCopier::Begin(const BlockCopy& copy) {
   const bool fits = has_probes_ && copy.skipped + copy.tokens <= copy.block_tokens &&
                     BlockBytes(copy.block_tokens) <= copy.payload_bytes;
   if (!fits) return Fail(Code::kInternal, "BlockCopier", copy.slot, static_cast<int64_t>(copy.tokens));
-  VKV_RETURN_IF_ERROR(cache_.CheckTokens(copy.slot, copy.from + copy.tokens));
+  VKV_RETURN_IF_ERROR(cache_.CheckTokens(copy.slot, copy.from, copy.from + copy.tokens));
   Queued queued{copy, std::nullopt};
   if (copy.is_ordered && gate_) {
     DriverScope scope(cache_.driver());

@@ -24,6 +24,7 @@ struct FaultReport::Region {
   };
   std::vector<Range> ranges;  // by reservation
   std::vector<TensorSpan> tensors;
+  std::vector<uint64_t> numbers;  // of the tensors, for the text
   uint64_t page_bytes;
   uint64_t max_token_bytes;
   uint64_t max_tokens;
@@ -95,8 +96,8 @@ void FaultReport::Handler::Print(const Region& region, size_t reservation, uint6
   const uint64_t tokens = std::min(rows * region.page_bytes / region.max_token_bytes, region.max_tokens);
   Line line;
   line << "virtual-kv: native code wrote to ";
-  line.Address(address) << ", where there is no memory: `cache.tensors[" << tensor << "]`, slot " << slot << ", token "
-                        << token << ". Slot " << slot << " has memory for " << tokens
+  line.Address(address) << ", where there is no memory: `cache.tensors[" << region.numbers[tensor] << "]`, slot "
+                        << slot << ", token " << token << ". Slot " << slot << " has memory for " << tokens
                         << " tokens. Call `cache.prepare` before kernels write tokens, and use none of a sequence "
                            "that was released.\n";
   line.Print();
@@ -134,16 +135,20 @@ Status FaultReport::Handler::Install() {
   return Ok();
 }
 
-Status FaultReport::Open(const KvCache& cache, std::span<const TensorSpan> tensors, const int32_t* rows) {
+Status FaultReport::Open(const KvCache& cache, std::span<const TensorSpan> tensors, std::span<const double> numbers,
+                         const int32_t* rows) {
   const std::lock_guard lock(Handler::mutex);
   VKV_RETURN_IF_ERROR(Handler::Install());
   const Layout& layout = cache.layout();
   region_ = new Region{.ranges = {},
                        .tensors = {tensors.begin(), tensors.end()},
+                       .numbers = {},
                        .page_bytes = layout.page_bytes(),
                        .max_token_bytes = 0,
                        .max_tokens = layout.max_tokens(),
                        .rows = rows};
+  for (size_t k = 0; k < tensors.size(); ++k)
+    region_->numbers.push_back(k < numbers.size() ? static_cast<uint64_t>(numbers[k]) : k);
   for (size_t i = 0; i < layout.reservations(); ++i) {
     const uint64_t begin = cache.address(i);
     region_->ranges.push_back(

@@ -22,9 +22,10 @@ class FaultReport {
   FaultReport(const FaultReport&) = delete;
   FaultReport& operator=(const FaultReport&) = delete;
 
-  // Names faults of this cache from here on. `rows`: mapped rows by slot, valid until `Close`. Fails with
-  // kDriverCallFailed where the handler cannot be installed.
-  Status Open(const KvCache& cache, std::span<const TensorSpan> tensors, const int32_t* rows);
+  // Names faults of this cache from here on. `numbers`: of the tensors, for the text. `rows`: mapped rows by slot,
+  // valid until `Close`. Fails with kDriverCallFailed where the handler cannot be installed.
+  Status Open(const KvCache& cache, std::span<const TensorSpan> tensors, std::span<const double> numbers,
+              const int32_t* rows);
   // Before the addresses go back. Idempotent.
   void Close();
 

@@ -10,7 +10,7 @@ KvCache::KvCache(std::shared_ptr<PagePool> pool, Layout layout, bool scrub)
     : pool_(std::move(pool)),
       scrub_(scrub),
       ranges_(*pool_, std::move(layout)),
-      group_rows_(static_cast<int32_t>(std::min(ranges_.layout().GroupRows(), ranges_.layout().MaxRows()))),
+      group_rows_(static_cast<int32_t>(std::min(ranges_.layout().GroupRows(), std::max<uint64_t>(1, ranges_.layout().MaxRows())))),
       kept_(*pool_),
       slots_(ranges_.layout().slots()) {
   changed_.reserve(slots_.size());
@@ -70,7 +70,7 @@ Status KvCache::AssignHeld(int32_t slot_index, Tenant tenant) {
   {
     std::lock_guard lock(mutex_);
     const Slot& slot = slots_[slot_index];
-    mapped = {slot_index, 0, slot.rows, slot.pages};
+    mapped = {slot_index, slot.first, slot.rows, slot.pages};
     if (!scrub_ || slot.tenant == tenant) mapped.pages.clear();
   }
   Status status;
@@ -103,19 +103,13 @@ Status KvCache::UnmapHeld(int32_t slot_index, int32_t rows) {
     std::lock_guard lock(mutex_);
     const Slot& slot = slots_[slot_index];
     rows = std::min(rows, slot.rows);
-    const size_t first = rows * layout().reservations();
-    run = {slot_index, rows, slot.rows, {slot.pages.begin() + first, slot.pages.end()}};
+    run = RunOf(slot_index, std::max(rows, slot.first), slot.rows);
   }
   Status status;
   std::vector<StrandedRun> stranded;
   if (run.to > run.from) {
     DriverScope scope(pool_->driver());
-    // A lost device holds no mapping any more: only the records are cleared.
-    status = scope.status().ok() ? ranges_.Unmap(run, stranded) : scope.status();
-    if (status.code == Code::kDriverLost) {
-      stranded.clear();
-      status = Ok();
-    }
+    status = Unmap(run, scope, stranded);
   }
   if (!status.ok() && stranded.empty()) return status;  // all is as before
 
@@ -123,23 +117,37 @@ Status KvCache::UnmapHeld(int32_t slot_index, int32_t rows) {
   Strand(std::move(stranded));
   pool_->Give(run.pages);
   Slot& slot = slots_[slot_index];
-  pool_->DropEarmark(EarmarkedPages(slot, slot.rows, slot.earmarked_rows));
+  pool_->DropEarmark(EarmarkedPages(slot));
   slot.earmarked_rows = 0;
-  slot.pages.resize(rows * layout().reservations());
+  slot.pages.resize(slot.pages.size() - run.pages.size());
+  if (slot.rows != rows) MarkChanged(slot_index);
   slot.rows = rows;
-  if (run.to > run.from) MarkChanged(slot_index);
-  const uint64_t unmapped = layout().PagesBetween(run.from, run.to);
-  counters_.unmapped_rows += run.to - run.from;
-  counters_.unmaps += unmapped;
-  counters_.mapped_rows -= run.to - run.from;
-  counters_.mapped_pages -= unmapped;
+  slot.first = std::min(slot.first, rows);
+  CountUnmapped(run);
   return status;
 }
 
-void KvCache::Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined) {
+// A lost device holds no mapping any more: only the records are cleared.
+Status KvCache::Unmap(const RowRun& run, const DriverScope& scope, std::vector<StrandedRun>& stranded) {
+  const Status status = scope.status().ok() ? ranges_.Unmap(run, stranded) : scope.status();
+  if (status.code != Code::kDriverLost) return status;
+  stranded.clear();
+  return Ok();
+}
+
+void KvCache::CountUnmapped(const RowRun& run) {
+  const uint64_t rows = run.to - run.from, pages = layout().PagesBetween(run.from, run.to);
+  counters_.unmapped_rows += rows;
+  counters_.unmaps += pages;
+  counters_.mapped_rows -= rows;
+  counters_.mapped_pages -= pages;
+}
+
+void KvCache::Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined, std::span<int32_t> first) {
   std::lock_guard lock(mutex_);
   for (int32_t slot : changed_) {
     rows[slot] = slots_[slot].rows;
+    if (!first.empty()) first[slot] = slots_[slot].first;
     quarantined[slot] = slots_[slot].is_quarantined ? 1 : 0;
     slots_[slot].has_changed = false;
   }
@@ -158,9 +166,11 @@ Status KvCache::Verify(uint64_t& pages_in_use) const {
     for (const PageId page : slot.pages)
       if (page != kNoPage) uses.push_back(page);
     const uint64_t pages = uses.size() - before;
-    if (slot.pages.size() != slot.rows * layout().reservations() || pages != layout().PagesBetween(0, slot.rows))
+    const auto rows = static_cast<uint64_t>(slot.rows - slot.first);
+    if (slot.first < 0 || slot.first > slot.rows || slot.pages.size() != rows * layout().reservations() ||
+        pages != layout().PagesBetween(slot.first, slot.rows))
       return Fail(Code::kInternal, "pages of a slot", static_cast<int64_t>(k), static_cast<int64_t>(pages));
-    mapped_rows += slot.rows;
+    mapped_rows += rows;
     mapped_pages += pages;
   }
   if (mapped_rows != counters_.mapped_rows || mapped_pages != counters_.mapped_pages)

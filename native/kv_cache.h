@@ -1,12 +1,13 @@
 // KvCache: slots and their rows. Grows, shrinks and shares them as transactions; knows nothing of sequences, lengths or
 // policy.
 //
-// Invariants: a slot with r rows has exactly the pages Layout says, mapped and accessible in every reservation; each of
-// them is referred to once per slot that maps it, and once more while its group is kept. A slot that someone works on
-// is busy; only its holder touches its pages. A slot in which the driver refused an undo is quarantined: what it left
-// mapped is kept aside, and it is not used again. Threads: any. The mutex guards the slots' records; it is not held
-// across driver calls (Close alone excepted: no other thread is left). Waiting happens only in Hold, for a slot the
-// other thread works on: at most one row's mapping.
+// Invariants: a slot maps the rows [first, rows), and has exactly the pages Layout says for them, mapped and accessible
+// in every reservation; an empty one has first = rows. `first` is 0 until the slot slides. Each page is referred to
+// once per slot that maps it, and once more while its group is kept. A slot that someone works on is busy; only its
+// holder touches its pages. A slot in which the driver refused an undo is quarantined: what it left mapped is kept
+// aside, and it is not used again. Threads: any. The mutex guards the slots' records; it is not held across driver
+// calls (Close alone excepted: no other thread is left). Waiting happens only in Hold, for a slot the other thread
+// works on: at most one row's mapping.
 #ifndef VKV_KV_CACHE_H_
 #define VKV_KV_CACHE_H_
 
@@ -32,6 +33,13 @@ class PinnedArena;
 struct GrowCommand {
   int32_t slot;
   int32_t rows;  // the rows it shall have; no effect if it has as many
+};
+
+// Rows that a slot no longer needs in front, and those that it needs next.
+struct SlideCommand {
+  int32_t slot;
+  int32_t first;  // where it begins then, which ends a group; no effect where it begins there or later
+  int32_t rows;   // what it lacks of the rows before this gets the pages that go, as far as they reach
 };
 
 // The first rows of a group of a slot, kept as `id`.
@@ -64,7 +72,7 @@ struct AdmitCommand {
   std::optional<Tenant> tenant;     // as Assign; none: whose it was
   KeptGroups groups;                // mapped behind its rows
   int32_t rows;                     // the rows it shall have then: what it lacks gets pages of its own
-  int32_t earmarked_rows;           // pages are set aside up to this row; 0: none
+  int32_t earmarked_rows;           // as Earmark
   std::optional<CopyCommand> copy;  // into rows of its own
 };
 
@@ -101,7 +109,9 @@ struct CacheCounters {
   uint64_t aliased_rows = 0, alias_maps = 0;
   uint64_t detached_rows = 0;
   uint64_t copied_bytes = 0;
-  uint64_t unmapped_rows = 0, unmaps = 0;
+  uint64_t unmapped_rows = 0, unmaps = 0;  // slid rows among them
+  uint64_t slid_rows = 0;                  // unmapped in front
+  uint64_t handed_rows = 0;                // mapped with pages of rows that slid, in no other counter of mapped rows
   uint64_t scrubbed_pages = 0;
   uint64_t mapped_rows = 0;        // now
   uint64_t mapped_pages = 0;       // now, each mapping counted
@@ -128,10 +138,22 @@ class KvCache {
   Status Grow(std::span<const GrowCommand> commands);
   // The mapper's way: one more row for `slot` unless it has `rows` already. `is_done` says nothing is left to do.
   Status GrowAhead(int32_t slot, int32_t rows, bool& is_done);
-  // Unmaps from the end until `rows` are left, gives the pages back and drops the earmark. On failure all is as before.
+  // Unmaps from the end until the slot ends at row `rows`, gives the pages back and drops the earmark. Where that is
+  // before its first row it is empty and begins there. On failure all is as before.
   Status Shrink(int32_t slot, int32_t rows);
-  // Sets pages aside until the slot has `rows` rows (fewer than now: drops the earmark, which always succeeds).
-  // kOutOfPages changes nothing.
+  // Unmaps the rows before `first`, slot by slot in order. Their pages become the rows that the slot lacks, content and
+  // all (it is the same tenant's); what is left, and pages that others refer to too, goes to the pool. Where no row is
+  // left the slot is empty and begins at `first`; an empty one moves there, also backwards. The earmark moves along:
+  // pages that go are set aside again before another thread can take them. Where too few come free, since others refer
+  // to them, and the pool has none either, it loses its last rows.
+  //
+  // A failure ends the call: slots before that one have slid, those behind are as before. kInternal, before any driver
+  // call: `first` ends no group. Unmapping was refused: the slot is as before; where the undo was too, the rows before
+  // `first` are gone and it is in quarantine. Mapping was refused: it has slid, and the pages went to the pool; where
+  // the undo was too, it is in quarantine, with the rows that are left.
+  Status Slide(std::span<const SlideCommand> commands);
+  // Sets pages aside until the slot has `rows` rows, counted from its first one (fewer than now: drops the earmark,
+  // which always succeeds). kOutOfPages changes nothing.
   Status Earmark(int32_t slot, int32_t rows);
   // The slot's next content belongs to `tenant`; scrubs mapped rows of another one if the cache scrubs.
   Status Assign(int32_t slot, Tenant tenant);
@@ -150,6 +172,10 @@ class KvCache {
   // driver refuses the undo, the slot is in quarantine, with the rows it had. kOutOfPages comes before any driver call.
   // What was scrubbed for the tenant stays scrubbed. Pre: the copy's tokens lie in rows of its own.
   Status Admit(const AdmitCommand& command);
+  // Maps what `from_slot` maps before row `rows` in a slot that is empty, at the same place, for the same tenant. Pages
+  // set aside that this saves are free again. kInternal: the slot is not empty, or `from_slot` does not reach from
+  // there to `rows`. On failure as Admit.
+  Status ShareRows(int32_t from_slot, int32_t slot, int32_t rows);
   // Copies a group's first tokens into rows that are the slot's alone. On failure nothing is queued any more,
   // and those rows hold anything.
   Status CopyGroup(const CopyCommand& command);
@@ -164,15 +190,19 @@ class KvCache {
   // streams and the arena, if any, can be written by it; else done when the call returns. After a failure some of it
   // may be queued.
   Status Fetch(std::span<const PutCommand> commands, const FetchSource& source);
-  // kInternal unless the slot has rows for its first `tokens` tokens.
-  Status CheckTokens(int32_t slot, uint64_t tokens) const;
-  // Gives the slot pages of its own for those rows of a group that hold the command's tokens. Pre: no queued work uses
+  // kInternal unless the slot has rows for its tokens [from, to).
+  Status CheckTokens(int32_t slot, uint64_t from, uint64_t to) const;
+  // Where the first mapped byte of a slot lies in its part of a reservation.
+  uint64_t FirstByte(int32_t slot, size_t reservation) const;
+  // Gives the slot pages of its own for those rows of a group that hold the command's tokens; does nothing where the
+  // slot alone refers to their pages. Pre: no queued work uses
   // its rows there. On failure all is as before; only when the driver refuses the undo, the rows from there on are gone
   // and the slot is in quarantine.
   Status Detach(const DetachCommand& command);
 
-  // Writes rows and quarantine (0 or 1) of every slot that changed since the last call.
-  void Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined);
+  // Writes rows, quarantine (0 or 1) and, unless that is empty, first rows of every slot that changed since the last
+  // call.
+  void Publish(std::span<int32_t> rows, std::span<uint8_t> quarantined, std::span<int32_t> first);
   // kInternal when the records contradict each other or the pool's references; counts the pages in use here, each once,
   // those in quarantine not.
   Status Verify(uint64_t& pages) const;
@@ -181,9 +211,10 @@ class KvCache {
 
  private:
   struct Slot {
-    std::vector<PageId> pages;  // [row, reservation], kNoPage where a row adds none
-    int32_t rows = 0;
-    int32_t earmarked_rows = 0;  // pages are set aside up to this row
+    std::vector<PageId> pages;  // [row from `first` on, reservation], kNoPage where a row adds none
+    int32_t first = 0;
+    int32_t rows = 0;            // where they end
+    int32_t earmarked_rows = 0;  // pages are set aside until it has so many from `first` on
     Tenant tenant = kUnknownTenant;
     bool is_busy = false;
     bool is_quarantined = false;
@@ -196,11 +227,16 @@ class KvCache {
   Status Hold(Lock& lock, int32_t slot);  // waits until the slot is free, then marks it busy
   void LetGo(int32_t slot);               // pre: locked
   void MarkChanged(int32_t slot);         // pre: locked
-  uint64_t EarmarkedPages(const Slot& slot, int32_t from, int32_t to) const;
+  // Where the pages of a row begin in those of its slot.
+  ptrdiff_t IndexOf(const Slot& slot, int32_t row) const {
+    return static_cast<ptrdiff_t>(row - slot.first) * static_cast<ptrdiff_t>(layout().reservations());
+  }
+  // Of the pages set aside for the slot, those of rows before `to`.
+  uint64_t EarmarkedPages(const Slot& slot, int32_t to = INT32_MAX) const;
 
   Status AssignHeld(int32_t slot, Tenant tenant);
   Status SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run);
-  Status AdmitHeld(const AdmitCommand& command);
+  Status AdmitHeld(const AdmitCommand& command, const RowRun& shared);
   Status MapAndFill(const AdmitCommand& command, const RowRun& run, const RowRun& own,
                     std::vector<StrandedRun>& stranded);
   Status GrowHeld(std::span<RowRun> runs, bool is_background);
@@ -211,6 +247,12 @@ class KvCache {
   Status WaitFor(Stream stream, const Status& status);
   Status OwnStream(Stream& stream);
   Status UnmapHeld(int32_t slot, int32_t rows);
+  Status SlideHeld(const SlideCommand& command, const DriverScope& scope);
+  void HandOver(RowRun& behind, int32_t to, RowRun& ahead) const;
+  void MoveEarmark(Slot& slot, uint64_t earmarked, std::span<const PageId> pages);
+  Status Unmap(const RowRun& run, const DriverScope& scope, std::vector<StrandedRun>& stranded);
+  void CountUnmapped(const RowRun& run);                               // pre: locked
+  bool HasTokens(const Slot& slot, uint64_t from, uint64_t to) const;  // pre: locked
   Status UnmapStranded();
   Status CheckPut(const char* call, std::span<const PutCommand> commands, uint64_t source_bytes) const;
   Status FetchOne(uint64_t to, uint64_t from, uint64_t bytes, const FetchSource& source);

@@ -7,19 +7,20 @@
 namespace vkv {
 
 Status KvCache::Keep(std::span<const KeepCommand> commands) {
-  const size_t width = layout().reservations();
   const auto end_of = [this](const KeepCommand& command) {
     return command.group * group_rows_ + std::min(command.rows, group_rows_);
   };
   std::lock_guard lock(mutex_);
   for (const KeepCommand& command : commands) {
-    const int32_t to = end_of(command);
-    if (command.id >= kMostRowIds || to <= command.group * group_rows_ || to > slots_[command.slot].rows)
+    const int32_t from = command.group * group_rows_, to = end_of(command);
+    const Slot& slot = slots_[command.slot];
+    if (command.id >= kMostRowIds || from < slot.first || to <= from || to > slot.rows)
       return Fail(Code::kInternal, "Keep", command.slot, command.group);
   }
   for (const KeepCommand& command : commands) {
-    const size_t from = command.group * group_rows_ * width;
-    kept_.Keep(command.id, std::span(slots_[command.slot].pages).subspan(from, end_of(command) * width - from));
+    const Slot& slot = slots_[command.slot];
+    const ptrdiff_t from = IndexOf(slot, command.group * group_rows_);
+    kept_.Keep(command.id, std::span(slot.pages).subspan(from, IndexOf(slot, end_of(command)) - from));
   }
   return Ok();
 }
@@ -42,18 +43,44 @@ Status KvCache::Admit(const AdmitCommand& command) {
     Lock lock(mutex_);
     VKV_RETURN_IF_ERROR(Hold(lock, command.slot));
   }
-  const Status status = AdmitHeld(command);
+  RowRun shared;
+  Status status = SharedRun(command.slot, command.groups, shared);
+  if (status.ok()) status = AdmitHeld(command, shared);
   std::lock_guard lock(mutex_);
   LetGo(command.slot);
   return status;
 }
 
-// Pages of kept groups, behind the slot's rows. Pre: the slot is held.
+Status KvCache::ShareRows(int32_t from_slot, int32_t slot_index, int32_t rows) {
+  AdmitCommand command{slot_index, std::nullopt, {}, 0, 0, std::nullopt};
+  RowRun shared;
+  Status status;
+  {
+    Lock lock(mutex_);
+    VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
+    const Slot &from = slots_[from_slot], &slot = slots_[slot_index];
+    if (slot.rows > slot.first || rows < from.first || rows > from.rows)
+      status = Fail(Code::kInternal, "ShareRows", slot_index, rows);
+    else
+      shared = RunOf(from_slot, from.first, rows);
+    shared.slot = slot_index;
+    command.tenant = from.tenant;
+    command.earmarked_rows = slot.earmarked_rows;
+  }
+  if (status.ok()) status = AdmitHeld(command, shared);
+  std::lock_guard lock(mutex_);
+  LetGo(slot_index);
+  return status;
+}
+
+// Pages of kept groups, behind the slot's rows; an empty slot begins where they do. Pre: the slot is held.
 Status KvCache::SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run) {
   const size_t width = layout().reservations();
   {
     std::lock_guard lock(mutex_);
-    run = {slot, slots_[slot].rows, slots_[slot].rows, {}};
+    const bool begins = slots_[slot].rows == slots_[slot].first && !groups.ids.empty();
+    run.from = run.to = begins ? groups.from * group_rows_ : slots_[slot].rows;
+    run.slot = slot;
   }
   if (!groups.ids.empty() && run.from != groups.from * group_rows_)
     return Fail(Code::kInternal, "Alias", slot, run.from);
@@ -65,23 +92,25 @@ Status KvCache::SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run) {
     run.pages.insert(run.pages.end(), pages.begin(), pages.end());
     run.to += static_cast<int32_t>(pages.size() / width);
   }
+  if (run.to > static_cast<int64_t>(layout().MaxRows())) return Fail(Code::kInternal, "Alias", slot, run.to);
   return Ok();
 }
 
 // Pre: the slot is held. First all pages (no driver call for those that are refused), then one run of mappings for the
-// shared rows and its own, then what must be in them.
-Status KvCache::AdmitHeld(const AdmitCommand& command) {
-  RowRun shared;
-  VKV_RETURN_IF_ERROR(SharedRun(command.slot, command.groups, shared));
+// shared rows, where an empty slot begins, and its own, then what must be in them.
+Status KvCache::AdmitHeld(const AdmitCommand& command, const RowRun& shared) {
   RowRun own{command.slot, shared.to, std::max(shared.to, command.rows), {}};
   uint64_t earmarked = 0;  // as of now
+  int32_t first = 0;
   {
     std::lock_guard lock(mutex_);
     const Slot& slot = slots_[command.slot];
-    earmarked = EarmarkedPages(slot, slot.rows, slot.earmarked_rows);
+    earmarked = EarmarkedPages(slot);
+    first = slot.rows == slot.first ? shared.from : slot.first;
   }
   const uint64_t taken = layout().PagesBetween(own.from, own.to);
-  const uint64_t needed = taken + layout().PagesBetween(own.to, std::max(own.to, command.earmarked_rows));
+  const uint64_t needed =
+      taken + layout().PagesBetween(own.to, std::max<int64_t>(own.to, int64_t{first} + command.earmarked_rows));
   const uint64_t more = needed > earmarked ? needed - earmarked : 0;
   VKV_RETURN_IF_ERROR(pool_->Earmark(more));
   Status status = TakePages(std::span(&own, 1), taken);
@@ -107,10 +136,10 @@ Status KvCache::AdmitHeld(const AdmitCommand& command) {
   Slot& slot = slots_[command.slot];
   pool_->DropEarmark(earmarked + more - needed);
   slot.earmarked_rows = command.earmarked_rows;
-  if (run.to == run.from) return Ok();
+  if (run.to > run.from || slot.first != first) MarkChanged(command.slot);
+  slot.first = first;
   slot.pages.insert(slot.pages.end(), run.pages.begin(), run.pages.end());
   slot.rows = run.to;
-  MarkChanged(command.slot);
   const uint64_t aliased = layout().PagesBetween(shared.from, shared.to);
   counters_.aliased_rows += shared.to - shared.from;
   counters_.alias_maps += aliased;

@@ -56,20 +56,30 @@ Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, ui
   return Ok();
 }
 
-Status KvCache::CheckTokens(int32_t slot, uint64_t tokens) const {
+bool KvCache::HasTokens(const Slot& slot, uint64_t from, uint64_t to) const {
+  const bool reaches_back = from == to || layout().RowOf(from) >= static_cast<uint64_t>(slot.first);
+  return reaches_back && layout().RowsFor(to) <= static_cast<uint64_t>(slot.rows);
+}
+
+Status KvCache::CheckTokens(int32_t slot, uint64_t from, uint64_t to) const {
   std::lock_guard lock(mutex_);
-  if (layout().RowsFor(tokens) <= static_cast<uint64_t>(slots_[static_cast<size_t>(slot)].rows)) return Ok();
-  return Fail(Code::kInternal, "CheckTokens", slot, static_cast<int64_t>(tokens));
+  if (HasTokens(slots_[static_cast<size_t>(slot)], from, to)) return Ok();
+  return Fail(Code::kInternal, "CheckTokens", slot, static_cast<int64_t>(to));
+}
+
+uint64_t KvCache::FirstByte(int32_t slot, size_t reservation) const {
+  std::lock_guard lock(mutex_);
+  return layout().PagesAfter(slots_[static_cast<size_t>(slot)].first, reservation) * layout().page_bytes();
 }
 
 Status KvCache::CheckPut(const char* call, std::span<const PutCommand> commands, uint64_t source_bytes) const {
   const uint64_t token_bytes = layout().token_bytes(0);
   std::lock_guard lock(mutex_);
   for (const PutCommand& command : commands) {
-    const uint64_t end = static_cast<uint64_t>(command.from) + static_cast<uint64_t>(command.tokens);
+    const auto from = static_cast<uint64_t>(command.from), to = from + static_cast<uint64_t>(command.tokens);
     const uint64_t source_end = static_cast<uint64_t>(command.at) + static_cast<uint64_t>(command.tokens);
     const Slot& slot = slots_[static_cast<size_t>(command.slot)];
-    if (layout().RowsFor(end) > static_cast<uint64_t>(slot.rows) || source_end * token_bytes > source_bytes)
+    if (!HasTokens(slot, from, to) || source_end * token_bytes > source_bytes)
       return Fail(Code::kInternal, call, command.slot, command.tokens);
   }
   return Ok();

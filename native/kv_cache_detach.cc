@@ -9,13 +9,11 @@ namespace vkv {
 // Pre: locked.
 RowRun KvCache::RunOf(int32_t slot, int32_t from, int32_t to) const {
   if (to <= from) return {slot, from, from, {}};
-  const size_t width = layout().reservations();
-  const std::vector<PageId>& pages = slots_[slot].pages;
-  return {slot, from, to, {pages.begin() + from * width, pages.begin() + to * width}};
+  const Slot& of = slots_[slot];
+  return {slot, from, to, {of.pages.begin() + IndexOf(of, from), of.pages.begin() + IndexOf(of, to)}};
 }
 
 Status KvCache::Detach(const DetachCommand& command) {
-  const size_t width = layout().reservations();
   const int32_t slot_index = command.slot;
   RowRun shared;
   Tenant tenant;
@@ -23,13 +21,20 @@ Status KvCache::Detach(const DetachCommand& command) {
     Lock lock(mutex_);
     VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
     const Slot& slot = slots_[slot_index];
-    const int32_t first = command.group * group_rows_;
-    const int32_t end = std::min(first + group_rows_, static_cast<int32_t>(layout().RowsFor(command.tokens)));
-    shared = RunOf(slot_index, first, std::min(end, slot.rows));
+    const int32_t from = command.group * group_rows_;
+    const int32_t end = std::min(from + group_rows_, static_cast<int32_t>(layout().RowsFor(command.tokens)));
+    shared = RunOf(slot_index, from, from < slot.first ? from : std::min(end, slot.rows));
     tenant = slot.tenant;
   }
   Status status;
   if (shared.to <= shared.from) status = Fail(Code::kInternal, "Detach", slot_index, command.group);
+  const bool is_own =
+      std::ranges::none_of(shared.pages, [this](PageId page) { return page != kNoPage && pool_->is_shared(page); });
+  if (status.ok() && is_own) {
+    std::lock_guard lock(mutex_);
+    LetGo(slot_index);
+    return status;
+  }
   RowRun fresh{slot_index, shared.from, shared.to, {}};
   if (status.ok()) status = TakePages(std::span(&fresh, 1), 0);
   bool is_swapped = false;
@@ -48,7 +53,8 @@ Status KvCache::Detach(const DetachCommand& command) {
   }
   std::lock_guard lock(mutex_);
   if (is_swapped) {
-    std::copy(fresh.pages.begin(), fresh.pages.end(), slots_[slot_index].pages.begin() + fresh.from * width);
+    Slot& slot = slots_[slot_index];
+    std::copy(fresh.pages.begin(), fresh.pages.end(), slot.pages.begin() + IndexOf(slot, fresh.from));
     counters_.detached_rows += fresh.to - fresh.from;
   }
   LetGo(slot_index);
@@ -112,13 +118,13 @@ void KvCache::LoseRows(const RowRun& run, std::vector<StrandedRun> stranded) {
   pool_->Give(run.pages);  // the slot's references
   pool_->Give(behind.pages);
   Slot& slot = slots_[run.slot];
-  pool_->DropEarmark(EarmarkedPages(slot, slot.rows, slot.earmarked_rows));
+  pool_->DropEarmark(EarmarkedPages(slot));
   slot.earmarked_rows = 0;
   if (!slot.is_quarantined) ++counters_.quarantined_slots;
   slot.is_quarantined = true;
   counters_.mapped_rows -= slot.rows - run.from;
   counters_.mapped_pages -= layout().PagesBetween(run.from, slot.rows);
-  slot.pages.resize(run.from * layout().reservations());
+  slot.pages.resize(IndexOf(slot, run.from));
   slot.rows = run.from;
   MarkChanged(run.slot);
 }

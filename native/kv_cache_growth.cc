@@ -6,17 +6,18 @@
 
 namespace vkv {
 
-uint64_t KvCache::EarmarkedPages(const Slot& slot, int32_t from, int32_t to) const {
-  const int32_t end = std::min(to, slot.earmarked_rows);
-  return end > from ? layout().PagesBetween(from, end) : 0;
+uint64_t KvCache::EarmarkedPages(const Slot& slot, int32_t to) const {
+  const int64_t end = std::min<int64_t>(to, int64_t{slot.first} + slot.earmarked_rows);
+  return end > slot.rows ? layout().PagesBetween(slot.rows, end) : 0;
 }
 
 Status KvCache::Earmark(int32_t slot_index, int32_t rows) {
   Lock lock(mutex_);
   Slot& slot = slots_[slot_index];
   let_go_.wait(lock, [&] { return !slot.is_busy; });
-  const uint64_t before = EarmarkedPages(slot, slot.rows, slot.earmarked_rows);
-  const uint64_t after = rows > slot.rows ? layout().PagesBetween(slot.rows, rows) : 0;
+  const uint64_t before = EarmarkedPages(slot);
+  const int64_t end = int64_t{slot.first} + rows;
+  const uint64_t after = end > slot.rows ? layout().PagesBetween(slot.rows, end) : 0;
   if (after > before) {
     if (slot.is_quarantined) return Fail(Code::kSlotBusy, "quarantine", slot_index);
     VKV_RETURN_IF_ERROR(pool_->Earmark(after - before));
@@ -69,7 +70,7 @@ Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
   uint64_t earmarked = 0;
   {
     std::lock_guard lock(mutex_);
-    for (const RowRun& run : runs) earmarked += EarmarkedPages(slots_[run.slot], run.from, run.to);
+    for (const RowRun& run : runs) earmarked += EarmarkedPages(slots_[run.slot], run.to);
   }
   VKV_RETURN_IF_ERROR(TakePages(runs, earmarked));
 

@@ -18,13 +18,14 @@ inline uint64_t CeilDiv(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
 class Layout {
  public:
-  // Pre: all numbers positive; slots * stripe fits 63 bits (checked by the binding's caller).
+  // Pre: all numbers positive; slots * stripe fits 63 bits (checked by the binding's caller). Without reservations it
+  // has no rows.
   Layout(uint64_t page_bytes, uint64_t slots, uint64_t max_tokens, std::vector<uint64_t> token_bytes)
       : page_bytes_(page_bytes),
         slots_(slots),
         max_tokens_(max_tokens),
         token_bytes_(std::move(token_bytes)),
-        max_token_bytes_(*std::max_element(token_bytes_.begin(), token_bytes_.end())) {}
+        max_token_bytes_(token_bytes_.empty() ? 0 : std::ranges::max(token_bytes_)) {}
 
   uint64_t page_bytes() const { return page_bytes_; }
   uint64_t slots() const { return slots_; }
@@ -36,6 +37,8 @@ class Layout {
   uint64_t StripeBytes(size_t i) const { return StripePages(i) * page_bytes_; }
   uint64_t ReservationBytes(size_t i) const { return StripeBytes(i) * slots_; }
   uint64_t RowsFor(uint64_t tokens) const { return CeilDiv(tokens * max_token_bytes_, page_bytes_); }
+  // The row in which a token begins.
+  uint64_t RowOf(uint64_t token) const { return token * max_token_bytes_ / page_bytes_; }
   uint64_t MaxRows() const { return RowsFor(max_tokens_); }
 
   // Pages of one slot in reservation i once it has `rows` rows.
@@ -45,6 +48,7 @@ class Layout {
   // Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation, so that no page
   // of a group holds anything of the next one. One where all tokens have the same size.
   uint64_t GroupRows() const {
+    if (token_bytes_.empty()) return 1;
     uint64_t divisor = max_token_bytes_;
     for (const uint64_t bytes : token_bytes_) divisor = std::gcd(divisor, bytes);
     return max_token_bytes_ / divisor;

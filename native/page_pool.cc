@@ -170,8 +170,7 @@ Status PagePool::Take(uint64_t earmarked, std::span<const uint64_t> near, std::s
 PageId PagePool::AddLocked(PageHandle handle) {
   PageId id;
   if (unused_ids_.empty()) {
-    id = static_cast<PageId>(pages_.size());
-    pages_.emplace_back();
+    id = pages_.Add();
   } else {
     id = unused_ids_.back();
     unused_ids_.pop_back();
@@ -184,11 +183,6 @@ void PagePool::Share(std::span<const PageId> pages) {
   std::lock_guard lock(mutex_);
   for (PageId page : pages)
     if (page != kNoPage) ++pages_[page].references;
-}
-
-uint32_t PagePool::references(PageId page) const {
-  std::lock_guard lock(mutex_);
-  return pages_[page].references;
 }
 
 bool PagePool::is_quarantined(PageId page) const {
@@ -216,7 +210,6 @@ void PagePool::Quarantine(PageId page) {
 }
 
 void PagePool::Handles(std::span<const PageId> pages, std::span<PageHandle> handles) const {
-  std::lock_guard lock(mutex_);
   for (size_t k = 0; k < pages.size(); ++k) handles[k] = pages_[pages[k]].handle;
 }
 

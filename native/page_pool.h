@@ -4,20 +4,21 @@
 // slots) or quarantined (a failed undo left it mapped somewhere unknown; never used again): free + in use + quarantined
 // = created. A page that is being created ahead of need is none of them yet, but to be had as if it were free. Part of
 // what is available can be earmarked for a slot, so that a prompt admitted in chunks always finds its pages. Threads:
-// any; the mutex guards the page table and is not held across driver calls.
+// any; the mutex guards the page table and is not held across driver calls. Who refers to a page reads its handle
+// without the mutex, and, where references come and go on one thread only, on that thread its references too.
 #ifndef VKV_PAGE_POOL_H_
 #define VKV_PAGE_POOL_H_
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "driver.h"
+#include "page_table.h"
 #include "status.h"
 
 namespace vkv {
@@ -77,7 +78,7 @@ class PagePool {
   uint64_t ready_pages() const { return ready_pages_; }
   // One more reference each, to pages in use; passes over kNoPage.
   void Share(std::span<const PageId> pages);
-  uint32_t references(PageId page) const;
+  uint32_t references(PageId page) const { return pages_[page].references; }
   bool is_quarantined(PageId page) const;
   // Whether it has more than one reference, without those of places where it is stranded, which are never read.
   bool is_shared(PageId page) const;
@@ -87,7 +88,7 @@ class PagePool {
   // Quarantine.
   void Quarantine(PageId page);
   void Restore(PageId page);
-  // Driver handles of pages in use, in the same order.
+  // Driver handles of pages to which the caller refers, in the same order. Takes no lock.
   void Handles(std::span<const PageId> pages, std::span<PageHandle> handles) const;
 
   // Called by a cache that scrubs, before it names a tenant: from here on pages of tenants may come to any cache.
@@ -142,7 +143,7 @@ class PagePool {
   uint64_t creating_ahead_ = 0;  // of those, what will be free
   uint64_t waiting_ = 0;         // calls that wait until none is being created ahead
   std::condition_variable none_ahead_;
-  std::deque<Page> pages_;          // by PageId
+  PageTable<Page> pages_;           // by PageId
   std::vector<PageId> free_;        // last given, first taken
   std::vector<PageId> unused_ids_;  // entries of pages_ whose page was released
 };

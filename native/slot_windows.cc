@@ -18,8 +18,14 @@ constexpr uint64_t kLargestAlignmentBytes = uint64_t{2} << 20;  // huge pages
 
 }  // namespace
 
-Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t least_bytes, uint64_t& address) {
+Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t from, uint64_t to, uint64_t& address) {
   const Layout& layout = cache_.layout();
+  const uint64_t first_byte = cache_.FirstByte(slot, reservation);
+  const uint64_t slot_start = cache_.address(reservation) + layout.RowOffset(slot, 0, reservation);
+  if (from < first_byte)
+    return Fail(Code::kCopyOutOfRange, "view", static_cast<int64_t>(slot_start + from),
+                static_cast<int64_t>(to - from));
+  const uint64_t least_bytes = to - first_byte;
   const uint64_t most = std::min(layout.StripeBytes(reservation), kMostBytes);
   const uint64_t whole_pages = CeilDiv(least_bytes, layout.page_bytes()) * layout.page_bytes();
   const uint64_t bytes = std::max(least_bytes, std::min(whole_pages, most));
@@ -31,8 +37,8 @@ Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t least_bytes,
   if (window != nullptr && window->bytes() < bytes) window = nullptr;
   const uint64_t shown = window == nullptr ? 0 : window->shown_bytes();
   if (shown < bytes) {
-    const uint64_t from = cache_.address(reservation) + layout.RowOffset(slot, 0, reservation) + shown;
-    const std::vector<uint64_t> runs = Runs(from, bytes - shown);
+    const uint64_t start = slot_start + first_byte + shown;
+    const std::vector<uint64_t> runs = Runs(start, bytes - shown);
     VKV_RETURN_IF_ERROR(TakeMappings(host::Window::MappingsFor(runs.size())));
     if (window == nullptr) {
       const uint64_t alignment = std::min(uint64_t{1} << std::countr_zero(layout.page_bytes()), kLargestAlignmentBytes);
@@ -43,11 +49,11 @@ Status SlotWindows::Show(int32_t slot, size_t reservation, uint64_t least_bytes,
     }
     uint64_t done = 0;
     for (const uint64_t run : runs) {
-      VKV_RETURN_IF_ERROR(window->Show(from + done, run, run));
+      VKV_RETURN_IF_ERROR(window->Show(start + done, run, run));
       done += run;
     }
   }
-  address = window->address();
+  address = window->address() + (from - first_byte);
   return Ok();
 }
 

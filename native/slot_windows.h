@@ -3,7 +3,7 @@
 //
 // JavaScript never gets the slot's own addresses: a view that it keeps (in a transferred buffer, on another thread)
 // must show neither the slot's next content nor fault. Invariant: a window shows a part of the slot's mapped rows, from
-// the start. Threads: the owner's.
+// the first one on. Threads: the owner's.
 #ifndef VKV_SLOT_WINDOWS_H_
 #define VKV_SLOT_WINDOWS_H_
 
@@ -23,10 +23,10 @@ class SlotWindows {
   explicit SlotWindows(const KvCache& cache) : cache_(cache) {}
   ~SlotWindows() { Close(); }
 
-  // Returns an address that shows the first `least_bytes` bytes of the slot in the reservation until Hide, up to the
-  // end of a page. Pre: they are mapped, and are not unmapped before Hide. kOutOfMappings, kOutOfAddressSpace: nothing
-  // has changed.
-  Status Show(int32_t slot, size_t reservation, uint64_t least_bytes, uint64_t& address);
+  // Returns an address that shows the slot's bytes [from, to) in the reservation until Hide, and more of them up to the
+  // end of a page. Pre: all from the first mapped row to `to` are mapped, and are not unmapped before Hide.
+  // kCopyOutOfRange where `from` lies before that row; kOutOfMappings, kOutOfAddressSpace: nothing has changed.
+  Status Show(int32_t slot, size_t reservation, uint64_t from, uint64_t to, uint64_t& address);
   // Hides the slot. `is_escaped`: other code may still access its windows; their addresses then hold private memory
   // until the process ends.
   void Hide(int32_t slot, bool is_escaped);

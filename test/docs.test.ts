@@ -57,6 +57,7 @@ const documented = {
   SamplerOptions: 'lib/serving/sampling.ts',
   MockDeviceOptions: 'lib/device/mock-device.ts',
   KernelsOptions: 'lib/kernels/kernels-options.ts',
+  AttentionRules: 'lib/kernels/attention-rules.ts',
   CaptureOptions: 'lib/kernels/captured-steps.ts',
   SequenceSpans: 'lib/kernels/step-spans.ts',
   TokenCopy: 'lib/kernels/token-copies.ts',
@@ -110,7 +111,12 @@ test('every link within docs/api.md leads to a heading', (t) => {
 
 test('docs/api.md names every field of a layout', (t) => {
   const section = read('docs/api.md').split(/^## /m).find((part) => part.startsWith('Layouts\n')) ?? '';
-  for (const field of fieldsOf('Layout', 'lib/layout/layout.ts')) t.true(section.includes(`\`${field}\``), field);
+  const fields = [
+    ...['Layout', 'ConstantSetLayout'].flatMap((name) => fieldsOf(name, 'lib/layout/layout.ts')),
+    ...['RowLayout', 'LayerSetLayout'].flatMap((name) => fieldsOf(name, 'lib/layout/set-layout.ts')),
+  ];
+  for (const field of ['groupRows', 'layoutReason', 'facePages']) t.true(fields.includes(field), field);
+  for (const field of fields) t.true(section.includes(`\`${field}\``) || section.includes(`\`${field}(`), field);
 });
 
 test('docs/api.md and the README name every layout and every eviction policy, and the package exports each policy', (t) => {

@@ -181,8 +181,8 @@ inline void DecodeAs(const DecodePart& part, float* scratch) {
   for (int head = 0; head < command.query_heads; ++head) {
     const int64_t first = (int64_t{part.row} * command.query_heads + head) * keys.dim;
     LoadRow(queries + head * padded, command.queries, command.row_dtype, first, keys.dim, padded, command.scale);
-    part.largest[head] = part.sinks == nullptr ? -__builtin_inff() : part.sinks[head];
-    part.total[head] = part.sinks == nullptr ? 0 : 1;
+    part.largest[head] = part.has_sinks ? SinkOf(command, head) : -__builtin_inff();
+    part.total[head] = part.has_sinks ? 1 : 0;
   }
   for (int i = 0; i < command.query_heads * value_padded; ++i) part.sums[i] = 0;
 
@@ -207,8 +207,8 @@ inline void DecodeAs(const DecodePart& part, float* scratch) {
     for (int first = 0; first < tokens; first += kWidth) {
       for (int kv_head = 0; kv_head < keys.heads; ++kv_head) ScoreBlock<T>(block_of(kv_head), group, first);
     }
-    for (int head = 0; head < command.query_heads && part.softcap > 0; ++head) {
-      CapScores(scores + head * kDecodeTokens, kDecodeTokens, part.softcap);
+    for (int head = 0; head < command.query_heads && command.softcap > 0; ++head) {
+      CapScores(scores + head * kDecodeTokens, kDecodeTokens, command.softcap);
     }
     for (int kv_head = 0; kv_head < keys.heads; ++kv_head) {
       AddBlock<T>(block_of(kv_head), group, part.largest + kv_head * group, part.total + kv_head * group);

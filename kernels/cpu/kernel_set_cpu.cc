@@ -90,11 +90,9 @@ Status CpuKernels::CopyTokens(std::span<const Region> regions, std::span<const T
   return Ok();
 }
 
-Status CpuKernels::DecodeAttention(const AttentionCommand& command, const AttentionRules& rules,
-                                   std::span<const Span> spans) {
+Status CpuKernels::DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) {
   int64_t all_tokens = 0;
-  for (const Span& span : spans)
-    all_tokens += span.tokens == 0 ? 0 : span.length + 1 - rules.FirstSeen(span.length + 1);
+  for (const Span& span : spans) all_tokens += span.tokens == 0 ? 0 : span.length + 1 - FirstSeen(command, span.length);
   const int64_t bytes =
       all_tokens * (command.keys.heads * command.keys.head_bytes + command.values.heads * command.values.head_bytes);
   const int threads = static_cast<int>(std::clamp<int64_t>(bytes / kBytesPerThread, 1, threads_));
@@ -109,7 +107,7 @@ Status CpuKernels::DecodeAttention(const AttentionCommand& command, const Attent
   for (size_t index = 0; index < spans.size(); ++index) {
     if (spans[index].tokens == 0) continue;
     const int32_t length = spans[index].length + 1;
-    const int32_t seen_from = rules.FirstSeen(length);
+    const int32_t seen_from = FirstSeen(command, spans[index].length);
     const auto first = static_cast<int32_t>(parts_.size());
     const auto count = static_cast<int32_t>(CeilDiv(length - seen_from, part_tokens));
     for (int32_t part = 0; part < count; ++part) {
@@ -129,10 +127,10 @@ Status CpuKernels::DecodeAttention(const AttentionCommand& command, const Attent
     const Span& span = spans[static_cast<size_t>(part.span)];
     const auto at = [&](int64_t index) { return shared_scratch() + index * stride; };
     float* const own = at(task);
-    const float* const sinks = task == part.first_part ? rules.sinks : nullptr;
-    simd_->decode({&command, span.slot, span.first_row, part.from, part.to, own + sums, own + sums + heads, own,
-                   rules.softcap, sinks},
-                  ScratchOf(worker));
+    const bool has_sinks = command.sinks != 0 && task == part.first_part;
+    simd_->decode(
+        {&command, span.slot, span.first_row, part.from, part.to, own + sums, own + sums + heads, own, has_sinks},
+        ScratchOf(worker));
     // The thread that finishes the last part of a sequence merges all parts.
     if (parts_left_[static_cast<size_t>(part.span)].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     float* const first = at(part.first_part);
@@ -141,8 +139,7 @@ Status CpuKernels::DecodeAttention(const AttentionCommand& command, const Attent
   return Ok();
 }
 
-Status CpuKernels::PrefillAttention(const AttentionCommand& command, const AttentionRules& rules,
-                                    std::span<const Span> spans) {
+Status CpuKernels::PrefillAttention(const AttentionCommand& command, std::span<const Span> spans) {
   const int32_t group = command.query_heads / command.keys.heads;
   const int32_t heads_at_once = std::min<int32_t>(group, kPrefillRows);
   const int32_t tokens_at_once = kPrefillRows / heads_at_once;
@@ -164,7 +161,7 @@ Status CpuKernels::PrefillAttention(const AttentionCommand& command, const Atten
     const auto from_head = static_cast<int32_t>(kv_head * group + task % head_blocks * heads_at_once);
     const int32_t to_head = std::min(from_head + heads_at_once, (kv_head + 1) * group);
     simd_->prefill({&command, spans[static_cast<size_t>(block.span)], kv_head, from_head, to_head, block.from_token,
-                    block.to_token, rules},
+                    block.to_token},
                    ScratchOf(worker));
   });
   return Ok();

@@ -27,16 +27,9 @@ class CpuKernels final : public KernelSet {
   const char* name() const override { return simd_->name; }
   Status Append(const AppendCommand& command, std::span<const Span> spans) override;
   Status CopyTokens(std::span<const Region> regions, std::span<const TokenCopy> copies) override;
-  Status DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) override {
-    return DecodeAttention(command, {}, spans);
-  }
-  Status PrefillAttention(const AttentionCommand& command, std::span<const Span> spans) override {
-    return PrefillAttention(command, {}, spans);
-  }
-
-  // The same by a model's own rules. Spans may leave out rows, which other calls compute.
-  Status DecodeAttention(const AttentionCommand& command, const AttentionRules& rules, std::span<const Span> spans);
-  Status PrefillAttention(const AttentionCommand& command, const AttentionRules& rules, std::span<const Span> spans);
+  // Spans of attention may leave out rows, which other calls compute.
+  Status DecodeAttention(const AttentionCommand& command, std::span<const Span> spans) override;
+  Status PrefillAttention(const AttentionCommand& command, std::span<const Span> spans) override;
 
  private:
   // Room for every thread, and for `shared_floats` more at the end.

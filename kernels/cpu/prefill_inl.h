@@ -1,7 +1,8 @@
 // Prefill attention of one block of queries against all keys they may see, in blocks of keys (the algorithm of
-// FlashAttention: no score leaves the cache). Both products, keys · queriesᵀ and weights · values, are one small matrix
-// product; scores are kept transposed, [token, row], so that maximum and total of a row are those of a vector's lane.
-// Included after common_inl.h.
+// FlashAttention: no score leaves the cache). Blocks of keys begin at multiples of kPrefillTokens, and a token that a
+// row does not see adds exactly zero to it: so a row's result does not depend on the rows beside it. Both products,
+// keys · queriesᵀ and weights · values, are one small matrix product; scores are kept transposed, [token, row], so that
+// maximum and total of a row are those of a vector's lane. Included after common_inl.h.
 
 // c[r, ·] += Σ_k a[r · row_step + k · step] · b[k, ·] for `Rows` rows and `Vectors` vectors, accumulated in registers.
 template <int Rows, int Vectors>
@@ -40,13 +41,17 @@ inline void MultiplyMatrices(const float* a, int row_step, int step, const float
   }
 }
 
+constexpr float kLeastScore = -3e38f;  // below every score, and no infinity: nothing minus nothing is zero
+
 constexpr int RoundUp(int value, int step) { return (value + step - 1) / step * step; }
 
-// One head of tokens [from, from + count) of a slot as floats, [token, padded dim]; zeros up to `padded_count`.
-inline void LoadTokens(float* to, const Tensor& tensor, Dtype dtype, int32_t slot, int32_t from, int count,
+// One head of tokens [from + skipped, from + count) of a slot as floats, [token − from, padded dim]; zeros before them
+// and up to `padded_count`.
+inline void LoadTokens(float* to, const Tensor& tensor, Dtype dtype, int32_t slot, int32_t from, int skipped, int count,
                        int padded_count, int32_t head) {
   const int padded = Padded(tensor.dim);
-  for (int token = 0; token < count; ++token) {
+  for (int i = 0; i < skipped * padded; ++i) to[i] = 0;
+  for (int token = skipped; token < count; ++token) {
     const auto at = reinterpret_cast<uint64_t>(TokenAt(tensor, slot, from + token) + head * tensor.head_bytes);
     LoadRow(to + token * padded, at, dtype, 0, tensor.dim, padded, 1);
   }
@@ -71,7 +76,8 @@ inline void Prefill(const PrefillPart& part, float* scratch) {
   float* const largest = scores + kPrefillTokens * kPrefillRows;                                   // these: [row]
   float* const total = largest + kPrefillRows;
   float* const correction = total + kPrefillRows;
-  float* const limit = correction + kPrefillRows;  // how many tokens the row sees
+  float* const first = correction + kPrefillRows;  // the row sees tokens [first, limit)
+  float* const limit = first + kPrefillRows;
 
   const auto row_of = [&](int row) {  // in units of [row, query head]
     return int64_t{span.first_row + part.from_token + row / heads} * command.query_heads + part.from_head + row % heads;
@@ -80,48 +86,52 @@ inline void Prefill(const PrefillPart& part, float* scratch) {
     const int real = row < rows ? row : rows - 1;  // what pads does the last row's work once more
     LoadRow(block, command.queries, command.row_dtype, row_of(real) * dim, dim, padded, command.scale);
     for (int i = 0; i < padded; ++i) queries[i * kPrefillRows + row] = block[i];
-    const float* const sinks = part.rules.sinks;
-    largest[row] = sinks == nullptr ? -__builtin_inff() : sinks[part.from_head + real % heads];
-    total[row] = sinks == nullptr ? 0 : 1;
-    limit[row] = static_cast<float>(span.length + part.from_token + real / heads + 1);
+    const float sink = command.sinks == 0 ? -__builtin_inff() : SinkOf(command, part.from_head + real % heads);
+    largest[row] = sink > kLeastScore ? sink : kLeastScore;
+    total[row] = sink > kLeastScore ? 1 : 0;
+    const int32_t position = span.length + part.from_token + real / heads;
+    first[row] = static_cast<float>(FirstSeen(command, position));
+    limit[row] = static_cast<float>(position + 1);
   }
   for (int i = 0; i < vector_rows * value_padded; ++i) sums[i] = 0;
 
-  const int32_t end = span.length + part.to_token;            // the last row sees so many
-  const int32_t all_see = span.length + part.from_token + 1;  // and the first
-  const int32_t window = part.rules.window;
-  const int32_t last_sees_from = part.rules.FirstSeen(end);
-  for (int32_t from = part.rules.FirstSeen(all_see); from < end; from += kPrefillTokens) {
+  const int32_t end = span.length + part.to_token;            // behind the last token that a row sees
+  const int32_t all_see = span.length + part.from_token + 1;  // and that all of them see
+  const int32_t begin = FirstSeen(command, all_see - 1);      // the first that a row sees
+  const int32_t all_see_from = FirstSeen(command, end - 1);   // and that all of them see
+  for (int32_t from = begin - begin % kPrefillTokens; from < end; from += kPrefillTokens) {
     const int tokens = end - from < kPrefillTokens ? end - from : kPrefillTokens;
+    const int skipped = from < begin ? begin - from : 0;
     const int tile_tokens = RoundUp(tokens, kTileRows);
-    LoadTokens(block, command.keys, command.cache_dtype, span.slot, from, tokens, tile_tokens, part.kv_head);
+    LoadTokens(block, command.keys, command.cache_dtype, span.slot, from, skipped, tokens, tile_tokens, part.kv_head);
     for (int token = 0; token < tile_tokens; ++token) {
       for (int row = 0; row < vector_rows; row += kWidth) Store(scores + token * kPrefillRows + row, Zero());
     }
     MultiplyMatrices(block, padded, 1, queries, kPrefillRows, scores, kPrefillRows, tile_tokens, vector_rows, dim);
 
-    for (int token = 0; token < tokens && part.rules.softcap > 0; ++token) {
-      CapScores(scores + token * kPrefillRows, vector_rows, part.rules.softcap);
+    for (int token = 0; token < tokens && command.softcap > 0; ++token) {
+      CapScores(scores + token * kPrefillRows, vector_rows, command.softcap);
     }
 
-    const bool is_masked = from + tokens > all_see || from < last_sees_from;
+    const bool hides_earlier = from < all_see_from;
+    const bool is_masked = hides_earlier || from + tokens > all_see;
     for (int row = 0; row < vector_rows; row += kWidth) {
       const Vector before = Load(largest + row);
-      const Vector sees = Load(limit + row);
+      const Vector sees_from = Load(first + row);
+      const Vector sees_to = Load(limit + row);
       Vector most = before;
       for (int token = 0; token < tokens; ++token) {
         float* const own = scores + token * kPrefillRows + row;
-        // A row sees the token when limit − token ≥ 1. Hidden scores count with a weight of zero below.
+        // Hidden scores lie so far below kLeastScore that their weights are zero, also where a row sees nothing yet.
         const Vector score = Load(own);
         if (!is_masked) {
           most = Larger(most, score);
           continue;
         }
-        const Vector is_later = Subtract(Set(1), ZeroBelow(sees, Set(static_cast<float>(from + token + 1)), Set(1)));
-        const Vector hidden =
-            window > 0 ? Add(is_later, ZeroBelow(sees, Set(static_cast<float>(from + token + 1 + window)), Set(1)))
-                       : is_later;
-        const Vector masked = MultiplyAdd(hidden, Set(-3e38f), score);
+        const Vector next = Set(static_cast<float>(from + token + 1));
+        const Vector is_later = Subtract(Set(1), ZeroBelow(sees_to, next, Set(1)));
+        const Vector hidden = hides_earlier ? Add(is_later, ZeroBelow(sees_from, next, Set(1))) : is_later;
+        const Vector masked = MultiplyAdd(hidden, Set(-3.4e38f), score);
         Store(own, masked);
         most = Larger(most, masked);
       }
@@ -143,7 +153,7 @@ inline void Prefill(const PrefillPart& part, float* scratch) {
       float* const own = sums + row * value_padded;
       for (int i = 0; i < value_padded; i += kWidth) Store(own + i, Multiply(Load(own + i), factor));
     }
-    LoadTokens(block, command.values, command.cache_dtype, span.slot, from, tokens, tokens, part.kv_head);
+    LoadTokens(block, command.values, command.cache_dtype, span.slot, from, skipped, tokens, tokens, part.kv_head);
     MultiplyMatrices(scores, 1, kPrefillRows, block, value_padded, sums, value_padded, vector_rows, value_padded,
                      tokens);
   }

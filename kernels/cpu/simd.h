@@ -22,16 +22,6 @@ inline constexpr int kDecodeTokens = 32;
 inline constexpr int kPrefillRows = 64;
 inline constexpr int kPrefillTokens = 64;
 
-// What a model's attention does beyond softmax(scale · q · Kᵀ) · V; by default nothing. On the CPU.
-struct AttentionRules {
-  int32_t window = 0;            // a token sees itself and the window − 1 before it; 0: all
-  float softcap = 0;             // scores become softcap · tanh(score / softcap); 0: they stay
-  const float* sinks = nullptr;  // [query head]: a score that takes weight and gives no value; null: none
-
-  // The first token that one sees with which the sequence has `length` tokens.
-  constexpr int32_t FirstSeen(int32_t length) const { return window > 0 && length > window ? length - window : 0; }
-};
-
 // Tokens [from, to) of one decoding sequence, all heads. The result is not divided by its total yet: the partial
 // results of one sequence are merged by MergeParts.
 struct DecodePart {
@@ -43,8 +33,7 @@ struct DecodePart {
   float* largest = nullptr;  // [query head]
   float* total = nullptr;    // [query head]
   float* sums = nullptr;     // [query head, padded value dim]
-  float softcap = 0;
-  const float* sinks = nullptr;  // for the first part of a sequence
+  bool has_sinks = false;    // the command's sinks count in this part: in one of each sequence
 };
 constexpr int64_t DecodeScratchFloats(const AttentionCommand& command) {  // queries, and scores of a block
   return int64_t{command.query_heads} * (Padded(command.keys.dim) + kDecodeTokens);
@@ -71,14 +60,13 @@ struct PrefillPart {
   int32_t to_head = 0;
   int32_t from_token = 0;
   int32_t to_token = 0;
-  AttentionRules rules;
 };
 constexpr int64_t PrefillScratchFloats(const AttentionCommand& command) {
   const int64_t dim = Padded(command.keys.dim);
   const int64_t value_dim = Padded(command.values.dim);
   return kPrefillRows * (dim + value_dim)                        // queries (transposed), sums
          + kPrefillTokens * (dim > value_dim ? dim : value_dim)  // keys, later values, of a block
-         + kPrefillTokens * kPrefillRows + 4 * kPrefillRows;     // scores; largest, total, correction, limit
+         + kPrefillTokens * kPrefillRows + 5 * kPrefillRows;     // scores; largest, total, correction, first, limit
 }
 
 struct SimdKernels {

@@ -37,6 +37,7 @@ inline void Store(Bfloat* to, Vector value) {
 inline Vector Add(Vector a, Vector b) { return _mm256_add_ps(a, b); }
 inline Vector Subtract(Vector a, Vector b) { return _mm256_sub_ps(a, b); }
 inline Vector Multiply(Vector a, Vector b) { return _mm256_mul_ps(a, b); }
+inline Vector Divide(Vector a, Vector b) { return _mm256_div_ps(a, b); }
 inline Vector MultiplyAdd(Vector a, Vector b, Vector sum) { return _mm256_fmadd_ps(a, b, sum); }
 inline Vector Larger(Vector a, Vector b) { return _mm256_max_ps(a, b); }
 inline float SumOf(Vector value) {

@@ -35,6 +35,7 @@ inline void Store(Bfloat* to, Vector value) {
 inline Vector Add(Vector a, Vector b) { return _mm512_add_ps(a, b); }
 inline Vector Subtract(Vector a, Vector b) { return _mm512_sub_ps(a, b); }
 inline Vector Multiply(Vector a, Vector b) { return _mm512_mul_ps(a, b); }
+inline Vector Divide(Vector a, Vector b) { return _mm512_div_ps(a, b); }
 inline Vector MultiplyAdd(Vector a, Vector b, Vector sum) { return _mm512_fmadd_ps(a, b, sum); }
 inline Vector Larger(Vector a, Vector b) { return _mm512_max_ps(a, b); }
 inline float SumOf(Vector value) { return _mm512_reduce_add_ps(value); }

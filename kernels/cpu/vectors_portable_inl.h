@@ -39,6 +39,9 @@ inline Vector Subtract(const Vector& a, const Vector& b) {
 inline Vector Multiply(const Vector& a, const Vector& b) {
   return Each([&](int i) { return a.lane[i] * b.lane[i]; });
 }
+inline Vector Divide(const Vector& a, const Vector& b) {
+  return Each([&](int i) { return a.lane[i] / b.lane[i]; });
+}
 inline Vector MultiplyAdd(const Vector& a, const Vector& b, const Vector& sum) {
   return Each([&](int i) { return a.lane[i] * b.lane[i] + sum.lane[i]; });
 }

@@ -37,8 +37,9 @@ VKV_KERNEL vkv_merge(const __grid_constant__ DecodeParameters parameters) {
   if (span.tokens == 0) return;
   const int dim = command.values.dim;
   const int stride = kPartialHeader + dim;
-  const int split_tokens = SplitTokensOf(parameters, span.length + 1);
-  const int splits = (span.length + split_tokens) / split_tokens;  // of length + 1 tokens
+  const int seen = span.length + 1 - FirstSeen(command, span.length);
+  const int split_tokens = SplitTokensOf(parameters, seen);
+  const int splits = (seen - 1) / split_tokens + 1;
   const int64_t out = static_cast<int64_t>(span.first_row) * command.query_heads + blockIdx.x;
   const float* const partials =
       reinterpret_cast<const float*>(parameters.partials) +

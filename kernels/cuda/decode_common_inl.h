@@ -21,6 +21,39 @@ __device__ inline float PowerOf(float score, float largest) {
 #endif
 }
 
+__device__ inline float Quotient(float above, float below) {
+#if defined(__CUDACC__)
+  float quotient;
+  asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(quotient) : "f"(above), "f"(below));
+  return quotient;
+#else
+  return above / below;
+#endif
+}
+
+// cap · tanh(score / cap), both in powers of any number. The hyperbolic tangent is a quotient of polynomials (Eigen's).
+__device__ inline float CapScore(float score, float cap) {
+  constexpr float kMost = 7.90531110763549805f;  // it is 1 there
+  const float x = Quotient(score, cap);
+  const float clamped = x < -kMost ? -kMost : x > kMost ? kMost : x;
+  const float square = clamped * clamped;
+  float above = -2.76076847742355e-16f * square + 2.00018790482477e-13f;
+  above = above * square - 8.60467152213735e-11f;
+  above = above * square + 5.12229709037114e-08f;
+  above = above * square + 1.48572235717979e-05f;
+  above = above * square + 6.37261928875436e-04f;
+  above = above * square + 4.89352455891786e-03f;
+  float below = 1.19825839466702e-06f * square + 1.18534705686654e-04f;
+  below = below * square + 2.26843463243900e-03f;
+  below = below * square + 4.89352518554385e-03f;
+  return cap * Quotient(above * clamped, below);
+}
+
+// A query head's sink; kLeastScore where it has none.
+__device__ inline float SinkOf(const AttentionCommand& command, int head) {
+  return command.sinks == 0 ? kLeastScore : fmaxf(kLeastScore, reinterpret_cast<const float*>(command.sinks)[head]);
+}
+
 // The place of one token of a slot, in any tensor.
 class PlaceInSlot {
  public:
@@ -66,10 +99,11 @@ struct DecodeResults {
     for (int at = threadIdx.x; at < heads * dim; at += kDecodeThreads) {
       const int h = at / dim;
       const int element = at % dim;
-      float most = kLeastScore;
+      const float sink = blockIdx.y == 0 ? SinkOf(command, head + h) * kLog2E : kLeastScore;  // in one of the splits
+      float most = fmaxf(sink, kLeastScore);
       for (int p = 0; p < Parts; ++p) most = fmaxf(most, largest[p][h]);
       float sum = 0;
-      float whole = 0;
+      float whole = PowerOf(sink, most);
       for (int p = 0; p < Parts; ++p) {
         const float factor = PowerOf(largest[p][h], most);
         sum += factor * sums[p][h][element];

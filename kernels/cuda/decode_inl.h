@@ -112,15 +112,26 @@ struct DecodeBlock {
           for (int h = 0; h < Heads; ++h) score[u][h] += k * query[h][p * Elements + i];
         }
       }
-      const bool is_there = TokenOf(tile, u) < stretch.to;
       VKV_UNROLL
       for (int h = 0; h < Heads; ++h) {
         VKV_UNROLL
         for (int other = kLanes / 2; other > 0; other /= 2) {
           score[u][h] += __shfl_xor_sync(0xffffffffu, score[u][h], other);
         }
-        if (!is_there) score[u][h] = kMinusInfinity;
       }
+    }
+    if (parameters.command.softcap > 0) {
+      VKV_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        VKV_UNROLL
+        for (int h = 0; h < Heads; ++h) score[u][h] = CapScore(score[u][h], parameters.command.softcap * kLog2E);
+      }
+    }
+    VKV_UNROLL
+    for (int u = 0; u < kAtOnce; ++u) {
+      const bool is_there = TokenOf(tile, u) < stretch.to;
+      VKV_UNROLL
+      for (int h = 0; h < Heads; ++h) score[u][h] = is_there ? score[u][h] : kMinusInfinity;
     }
     VKV_UNROLL
     for (int h = 0; h < Heads; ++h) {
@@ -188,11 +199,13 @@ __device__ inline void Decode(const typename Place::Parameters& parameters) {
   __shared__ typename Block::Shared shared;
   const AttentionCommand& command = parameters.command;
   const Span span = SpanAt(parameters.spans, blockIdx.z);
-  const int length = span.length + 1;
-  const int split_tokens = SplitTokensOf(parameters, length);
-  const int from = static_cast<int>(blockIdx.y) * split_tokens;
-  if (span.tokens == 0 || from >= length) return;
-  const int to = length - from < split_tokens ? length : from + split_tokens;
+  const int end = span.length + 1;
+  const int begin = FirstSeen(command, span.length);
+  const int split_tokens = SplitTokensOf(parameters, end - begin);
+  const int skipped = static_cast<int>(blockIdx.y) * split_tokens;
+  if (span.tokens == 0 || skipped >= end - begin) return;
+  const int from = begin + skipped;
+  const int to = end - from < split_tokens ? end : from + split_tokens;
   const int kv_head = static_cast<int>(blockIdx.x) / parameters.group_blocks;
   const int first = (static_cast<int>(blockIdx.x) - kv_head * parameters.group_blocks) * Heads;  // in the group
   const int head = kv_head * parameters.group + first;

@@ -222,9 +222,15 @@ struct DecodeTiles {
   // Scores become weights, relative to the largest score of the warp so far.
   __device__ void Weigh(bool is_first_there, bool is_second_there) {
     VKV_UNROLL
+    for (int c = 0; c < 4; ++c) score[c] *= factor[c % 2];
+    if (parameters.command.softcap > 0) {
+      VKV_UNROLL
+      for (int c = 0; c < 4; ++c) score[c] = CapScore(score[c], parameters.command.softcap * kLog2E);
+    }
+    VKV_UNROLL
     for (int h = 0; h < 2; ++h) {
-      score[h] = is_first_there ? score[h] * factor[h] : kMinusInfinity;
-      score[2 + h] = is_second_there ? score[2 + h] * factor[h] : kMinusInfinity;
+      score[h] = is_first_there ? score[h] : kMinusInfinity;
+      score[2 + h] = is_second_there ? score[2 + h] : kMinusInfinity;
       float most = fmaxf(largest[h], fmaxf(score[h], score[2 + h]));
       VKV_UNROLL
       for (int other = 4; other < 32; other *= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, other));

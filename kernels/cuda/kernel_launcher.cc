@@ -14,7 +14,8 @@ struct NamedKernel {
 
 std::vector<NamedKernel> NameKernels() {
   std::vector<NamedKernel> kernels;
-  for (const char* name : {"append", "copy", "merge", "normalize", "rotate", "gate", "gather", "narrow", "bias"}) {
+  for (const char* name :
+       {"append", "copy", "merge", "normalize", "rotate", "gate", "cap", "gather", "narrow", "bias"}) {
     kernels.push_back({std::string("vkv_") + name});
   }
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16}) {

@@ -22,6 +22,16 @@ std::span<const Span> TakeSpans(std::span<const Span>& left, Spans& spans) {
   return taken;
 }
 
+// Tokens that a decoding sequence sees.
+int32_t SeenTokens(const AttentionCommand& command, const Span& span) {
+  return span.tokens == 0 ? 0 : span.length + 1 - FirstSeen(command, span.length);
+}
+
+// And any sequence at most.
+int64_t MostSeenTokens(const AttentionCommand& command) {
+  return command.window > 0 ? command.window : command.chunk > 0 ? command.chunk : INT32_MAX;
+}
+
 int64_t SplitTokens(int64_t longest, int64_t splits) {
   return CeilDiv(CeilDiv(longest, splits), kSplitStep) * kSplitStep;
 }
@@ -137,7 +147,7 @@ Status LaunchDecode(const AttentionCommand& command, std::span<const Span> spans
     int32_t longest = 0;
     int64_t total = 0;
     for (const Span& span : taken) {
-      const int32_t tokens = span.tokens == 0 ? 0 : span.length + 1;
+      const int32_t tokens = SeenTokens(command, span);
       longest = std::max(longest, tokens);
       total += tokens;
     }
@@ -177,7 +187,8 @@ Status LaunchDecode(const AttentionCommand& command, const StepList& list, int m
   const int64_t partial_bytes =
       list.count * command.query_heads * (kPartialHeader + command.values.dim) * static_cast<int64_t>(sizeof(float));
   const int64_t most = std::min<int64_t>(kMostSplits, static_cast<int64_t>(workspace.bytes) / partial_bytes);
-  const int64_t wanted = CeilDiv(kStepWaves * kernel.blocks * multiprocessors, head_blocks * list.count);
+  const int64_t wanted = std::min(CeilDiv(kStepWaves * kernel.blocks * multiprocessors, head_blocks * list.count),
+                                  CeilDiv(MostSeenTokens(command), kLeastSplitTokens));
   parameters.splits = static_cast<int32_t>(std::max<int64_t>(1, std::min(most, wanted)));
   // One split takes whatever there is.
   parameters.split_tokens = parameters.splits == 1 ? INT32_MAX / 2 : 0;

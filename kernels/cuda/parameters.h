@@ -23,12 +23,6 @@ struct Spans {
   Span entries[kSpansPerLaunch];
 };
 
-#if defined(__CUDACC__)
-#define VKV_BOTH __host__ __device__
-#else
-#define VKV_BOTH
-#endif
-
 // vkv_append: grid (rows, 1, 1): a block per new token.
 inline constexpr int kAppendThreads = 128;
 struct AppendParameters {
@@ -87,7 +81,7 @@ struct DecodeParameters {
 
 inline constexpr int kLeastSplitTokens = 128;  // below, merging costs more than it spreads
 inline constexpr int kSplitStep = 64;
-// Tokens of a split of a sequence with `length` tokens.
+// Tokens of a split of a sequence that sees `length` tokens.
 VKV_BOTH inline int SplitTokensOf(const DecodeParameters& parameters, int length) {
   if (parameters.split_tokens != 0) return parameters.split_tokens;
   const int even = (length + parameters.splits - 1) / parameters.splits;

@@ -1,11 +1,12 @@
-// Prefill attention: causal, for chunks of new tokens that start at the cached length.
+// Prefill attention: causal, for parts of prompts that start at the cached length.
 //
 // Grid (blocks of Rows new tokens, query heads, spans), 4 threads to a row. Keys come through shared memory in tiles of
 // Rows tokens, then the values of the same tokens; each thread scores a quarter of the tile and sums a quarter of the
-// dims. Rows in shared memory lie PrefillStride apart, so that no access of a warp waits for a bank, which a test
-// counts (at a stride of dim the queries took 8 turns and the keys 4). A thread has the scores of its quarter in
-// registers: 9 loads for 8 multiply-adds. Otherwise this is the obvious version: float arithmetic, no tensor cores
-// (prefill_tiles_inl.h has them), and query heads that share a KV head each read it.
+// dims. Tiles begin at multiples of Rows, and a token that a row does not see adds exactly zero to it, so a row's
+// result does not depend on the rows beside it. Rows in shared memory lie PrefillStride apart, so that no access of a
+// warp waits for a bank, which a test counts (at a stride of dim the queries took 8 turns and the keys 4). A thread has
+// the scores of its quarter in registers: 9 loads for 8 multiply-adds. Otherwise this is the obvious version: float
+// arithmetic, no tensor cores (prefill_tiles_inl.h has them), and query heads that share a KV head each read it.
 #include "kernels/cuda/prefill_tiles_inl.h"
 
 namespace vkv::kernels::cuda {
@@ -13,14 +14,16 @@ namespace vkv::kernels::cuda {
 constexpr int kQuarters = 4;
 
 template <typename T, int Rows>
-__device__ inline void LoadTile(float* tile, const Tensor& tensor, int slot, int kv_head, int from, int tokens) {
+__device__ inline void LoadTile(float* tile, const Tensor& tensor, int slot, int kv_head, int from, int skipped,
+                                int tokens) {
   for (int at = threadIdx.x; at < Rows * tensor.dim; at += kQuarters * Rows) {
     const int token = at / tensor.dim;
     const int element = at % tensor.dim;
     // A missing element must not be a NaN, which a weight of zero would not remove.
     tile[token * PrefillStride(tensor.dim) + element] =
-        token < tokens ? AsFloat(reinterpret_cast<const T*>(HeadAt(tensor, slot, from + token, kv_head))[element])
-                       : 0.0f;
+        token >= skipped && token < tokens
+            ? AsFloat(reinterpret_cast<const T*>(HeadAt(tensor, slot, from + token, kv_head))[element])
+            : 0.0f;
   }
 }
 
@@ -52,19 +55,22 @@ __device__ inline void Prefill(const PrefillParameters& parameters, float* share
     queries[row * stride + i] =
         is_there ? command.scale * LoadElement(command.queries, command.row_dtype, out * dim + i) : 0.0f;
   }
-  const int sees = span.length + new_token + 1;  // this row
+  const int sees_from = FirstSeen(command, span.length + new_token);  // this row
+  const int sees_to = span.length + new_token + 1;
+  const int begin = FirstSeen(command, span.length + first);  // the first row
   const int rows = span.tokens - first < Rows ? span.tokens - first : Rows;
   const int end = span.length + first + rows;  // the last row
 
   float sums[kSums];
   VKV_UNROLL
   for (int i = 0; i < kSums; ++i) sums[i] = 0;
-  float largest = kMinusInfinity;
-  float total = 0;
-  for (int from = 0; from < end; from += Rows) {
+  float largest = SinkOf(command, head);
+  float total = largest > kLeastScore ? 1.0f : 0.0f;
+  for (int from = begin - begin % Rows; from < end; from += Rows) {
     const int tokens = end - from < Rows ? end - from : Rows;
+    const int skipped = begin - from;
     __syncthreads();  // the queries are loaded, and all warps have read the last tile
-    LoadTile<T, Rows>(tile, command.keys, span.slot, kv_head, from, tokens);
+    LoadTile<T, Rows>(tile, command.keys, span.slot, kv_head, from, skipped, tokens);
     __syncthreads();
     float most = largest;
     float score[kScores];
@@ -76,15 +82,19 @@ __device__ inline void Prefill(const PrefillParameters& parameters, float* share
       VKV_UNROLL
       for (int k = 0; k < kScores; ++k) score[k] += query * tile[(quarter + k * kQuarters) * stride + i];
     }
+    if (command.softcap > 0) {
+      VKV_UNROLL
+      for (int k = 0; k < kScores; ++k) score[k] = CapScore(score[k], command.softcap);
+    }
     VKV_UNROLL
     for (int k = 0; k < kScores; ++k) {
-      if (from + quarter + k * kQuarters >= sees) score[k] = kMinusInfinity;
+      const int token = from + quarter + k * kQuarters;
+      if (token < sees_from || token >= sees_to) score[k] = kMinusInfinity;
       most = fmaxf(most, score[k]);
     }
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-    // The first tile has a token that every row sees, so `most` is finite from then on.
-    const float correction = largest == kMinusInfinity ? 0.0f : expf(largest - most);
+    const float correction = expf(largest - most);  // never of infinities: kLeastScore where a row saw nothing yet
     largest = most;
     float sum = 0;
     VKV_UNROLL
@@ -97,7 +107,7 @@ __device__ inline void Prefill(const PrefillParameters& parameters, float* share
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     total = total * correction + sum;
     __syncthreads();  // all threads are done with the keys
-    LoadTile<T, Rows>(tile, command.values, span.slot, kv_head, from, tokens);
+    LoadTile<T, Rows>(tile, command.values, span.slot, kv_head, from, skipped, tokens);
     __syncthreads();
     VKV_UNROLL
     for (int i = 0; i < kSums; ++i) sums[i] *= correction;

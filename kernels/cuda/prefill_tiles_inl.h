@@ -29,13 +29,15 @@ class PrefillTiles {
     row_ = first + Tiles::WarpOfThread() * kRows;
     Start();
     const int left = span_.tokens - first;
-    const int end = span_.length + first + (left < kPrefillTileRows ? left : kPrefillTileRows);  // of what a row sees
+    // What a row sees: tokens [begin, end).
+    const int begin = FirstSeen(command_, span_.length + first);
+    const int end = span_.length + first + (left < kPrefillTileRows ? left : kPrefillTileRows);
     VKV_KEEP_LOOP
-    for (int from = 0; from < end; from += kTileTokens) {
+    for (int from = begin - begin % kTileTokens; from < end; from += kTileTokens) {
       __syncthreads();  // all warps have read the last tile
-      Copy<kKeySlots>(keys_, command_.keys, from, end);
+      Copy<kKeySlots>(keys_, command_.keys, from, begin, end);
       CommitCopies();
-      Copy<kValueSlots>(values_, command_.values, from, end);
+      Copy<kValueSlots>(values_, command_.values, from, begin, end);
       CommitCopies();
       AwaitCopies<1>();
       __syncthreads();
@@ -73,9 +75,10 @@ class PrefillTiles {
     for (int h = 0; h < 2; ++h) {
       const int column = 2 * Tiles::ColumnOfLane() + h;
       factor_[h] = __uint_as_float(__shfl_sync(kAllLanes, __float_as_uint(scale), column * 4));
-      sees_[h] = row_ + column < span_.tokens ? span_.length + row_ + column + 1 : 0;
-      largest_[h] = kLeastScore;
-      total_[h] = 0;
+      sees_from_[h] = FirstSeen(command_, span_.length + row_ + column);
+      sees_to_[h] = row_ + column < span_.tokens ? span_.length + row_ + column + 1 : 0;
+      largest_[h] = fmaxf(kLeastScore, SinkOf(command_, head_) * kLog2E);
+      total_[h] = largest_[h] > kLeastScore && Tiles::RowOfLane() == 0 ? 1.0f : 0.0f;
     }
     VKV_UNROLL
     for (int i = 0; i < Tiles::kValuePacks * 4; ++i) {
@@ -84,11 +87,11 @@ class PrefillTiles {
     }
   }
 
-  // Tokens [from, from + kTileTokens): 4 threads to each.
+  // Tokens [from, from + kTileTokens), zeros outside [begin, end): 4 threads to each.
   template <int Slots>
-  __device__ void Copy(uint4* tile, const Tensor& tensor, int from, int end) const {
+  __device__ void Copy(uint4* tile, const Tensor& tensor, int from, int begin, int end) const {
     const int token = static_cast<int>(threadIdx.x) / 4;
-    const bool is_there = from + token < end;
+    const bool is_there = from + token >= begin && from + token < end;
     const uint64_t address =
         HeadAt(tensor, span_.slot, from + token, head_ / (command_.query_heads / command_.keys.heads));
     VKV_UNROLL
@@ -106,7 +109,11 @@ class PrefillTiles {
       VKV_UNROLL
       for (int c = 0; c < 4; ++c) {
         const int token = from + part * Tiles::kTileTokens + g + c / 2 * 8;
-        score_[part][c] = token < sees_[c % 2] ? score_[part][c] * factor_[c % 2] : kMinusInfinity;
+        const bool is_seen = token >= sees_from_[c % 2] && token < sees_to_[c % 2];
+        float& score = score_[part][c];
+        score *= factor_[c % 2];
+        if (command_.softcap > 0) score = CapScore(score, command_.softcap * kLog2E);
+        if (!is_seen) score = kMinusInfinity;
       }
     }
     VKV_UNROLL
@@ -225,8 +232,9 @@ class PrefillTiles {
   uint4* const values_;
   int row_ = 0;  // the warp's first, of the span's new tokens
   unsigned query_[Tiles::kKeyPacks * 4][Tiles::kParts];
-  float factor_[2];  // of rows 2t, 2t + 1; so are the next three
-  int sees_[2];
+  float factor_[2];  // of rows 2t, 2t + 1; so are the next four
+  int sees_from_[2];
+  int sees_to_[2];
   float largest_[2];
   float total_[2];          // of this lane's tokens
   float score_[kParts][4];  // of each products' tile, as DecodeTiles::score

@@ -51,15 +51,17 @@ void TouchRows(std::vector<Touch>& touches, uint64_t address, Dtype dtype, const
   }
 }
 
-// The ranges that an attention kernel reads: queries, and all keys and values of its spans.
+// The ranges that an attention kernel reads: queries, sinks, and the keys and values that its spans see.
 std::vector<Touch> TouchesOfAttention(const AttentionCommand& command, const Spans& spans) {
   std::vector<Touch> touches;
   for (const Span& span : SpansOf(spans)) {
     if (span.tokens == 0) continue;
-    const int64_t length = int64_t{span.length} + span.tokens;
-    TouchTokens(touches, command.keys, command.cache_dtype, span.slot, 0, length, /*is_write=*/false);
-    TouchTokens(touches, command.values, command.cache_dtype, span.slot, 0, length, /*is_write=*/false);
+    const int64_t from = FirstSeen(command, span.length);
+    const int64_t to = int64_t{span.length} + span.tokens;
+    TouchTokens(touches, command.keys, command.cache_dtype, span.slot, from, to, /*is_write=*/false);
+    TouchTokens(touches, command.values, command.cache_dtype, span.slot, from, to, /*is_write=*/false);
   }
+  if (command.sinks != 0) touches.push_back({command.sinks, command.query_heads * sizeof(float), /*is_write=*/false});
   TouchRows(touches, command.queries, command.row_dtype, spans, int64_t{command.query_heads} * command.keys.dim,
             /*is_write=*/false);
   return touches;
@@ -82,7 +84,8 @@ void ForEachSpan(const DecodeParameters& parameters, const Call& call) {
   auto* partials = reinterpret_cast<float*>(parameters.partials);
   const std::span<const Span> spans = SpansOf(parameters.spans);
   for (size_t i = 0; i < spans.size(); ++i) {
-    call(spans.subspan(i, 1), SplitTokensOf(parameters, spans[i].length + 1), partials);
+    const int seen = spans[i].length + 1 - FirstSeen(parameters.command, spans[i].length);
+    call(spans.subspan(i, 1), SplitTokensOf(parameters, seen), partials);
     partials +=
         int64_t{parameters.command.query_heads} * parameters.splits * (kPartialHeader + parameters.command.values.dim);
   }
@@ -207,7 +210,7 @@ class SimulatedDecode final : public SimulatedOverSpans<DecodeParameters> {
     for (const Span& span : SpansOf(parameters.spans)) {
       if (parameters.spans.list != 0) break;
       if (span.tokens > 1) return false;
-      longest = std::max(longest, span.tokens * (span.length + 1));
+      longest = std::max(longest, span.tokens * (span.length + 1 - FirstSeen(command, span.length)));
     }
     const int group = command.query_heads / command.keys.heads;
     const int group_blocks = (group + kernel.heads - 1) / kernel.heads;

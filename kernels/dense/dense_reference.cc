@@ -1,6 +1,7 @@
 #include "kernels/dense/dense_reference.h"
 
 #include <cmath>
+#include <numbers>
 
 #include "kernels/float16.h"
 
@@ -39,7 +40,10 @@ void Normalize(const Normalization& command, int64_t rows) {
     double squares = 0;
     for (int64_t i = 0; i < command.width; ++i) squares += double{input[i]} * input[i];
     const double root = std::sqrt(squares / static_cast<double>(command.width) + double{command.epsilon});
-    for (int64_t i = 0; i < command.width; ++i) output[i] = static_cast<float>(input[i] / root * command.weight[i]);
+    for (int64_t i = 0; i < command.width; ++i) {
+      const double value = input[i] / root * command.weight[i];
+      output[i] = static_cast<float>(command.adds ? output[i] + value : value);
+    }
   }
 }
 
@@ -64,7 +68,16 @@ void Rotate(const Rotation& command, int64_t rows) {
 void Gate(const Gating& command) {
   for (int64_t i = 0; i < command.count; ++i) {
     const double x = command.gate[i];
-    command.output[i] = static_cast<float>(x / (1 + std::exp(-x)) * command.up[i]);
+    const double value = command.activation == Activation::kSilu
+                             ? x / (1 + std::exp(-x))
+                             : x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    command.output[i] = static_cast<float>(value * command.up[i]);
+  }
+}
+
+void Cap(const Capping& command) {
+  for (int64_t i = 0; i < command.count; ++i) {
+    command.values[i] = static_cast<float>(command.cap * std::tanh(command.values[i] / double{command.cap}));
   }
 }
 
@@ -72,7 +85,7 @@ void Gather(const Gathering& command, std::span<const int32_t> tokens) {
   float* output = command.output;
   for (const int32_t token : tokens) {
     for (int64_t i = 0; i < command.width; ++i)
-      *output++ = ElementAt(command.table, command.dtype, token * command.width + i);
+      *output++ = ElementAt(command.table, command.dtype, token * command.width + i) * command.factor;
   }
 }
 

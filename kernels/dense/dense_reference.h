@@ -15,6 +15,7 @@ void Multiply(const ProductInput& input, const Product& product);
 void Normalize(const Normalization& command, int64_t rows);
 void Rotate(const Rotation& command, int64_t rows);
 void Gate(const Gating& command);
+void Cap(const Capping& command);
 void Gather(const Gathering& command, std::span<const int32_t> tokens);
 
 // Complements of cuBLAS: output[row, o] = bias[o], + the old output[row, o] if it `adds`; and floats to 16-bit floats.

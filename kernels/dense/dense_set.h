@@ -32,6 +32,7 @@ class DenseSet {
     return Fail(Code::kInternal, "rotate", command.dim);
   }
   virtual Status Gate(const Gating& command) = 0;
+  virtual Status Cap(const Capping& command) = 0;
   virtual Status Gather(const Gathering& command, std::span<const int32_t> tokens) = 0;
 };
 

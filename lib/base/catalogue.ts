@@ -86,6 +86,14 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       `Cannot ${call} ${formatCount('token', tokens)} from token ${formatNumber(fromToken)} on of slot ${slot}: its sequence shares some of ` +
       'them, or none holds the slot. Write only past the sequence\'s length, in a prepared batch.',
   },
+  KV_WINDOW_PASSED: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ slot, length, tokens, nearestTokens, rollbackTokens }) =>
+      `Cannot truncate slot ${slot} from ${formatCount('token', length)} to ${formatNumber(tokens)}: layers that see a part of the ` +
+      `text alone have let go of tokens that they would see there. Truncate to ${formatNumber(nearestTokens)} or more, open the cache ` +
+      `with \`rollbackTokens\` above ${formatNumber(rollbackTokens)}, or release the sequence and compute it again.`,
+  },
   KV_WORK_QUEUED: {
     class: 'KvStateError',
     recovery: 'retry',

@@ -86,6 +86,15 @@ export interface ErrorDetails extends MachineDetails {
     readonly fromToken: number;
     readonly tokens: number;
   };
+  KV_WINDOW_PASSED: {
+    readonly slot: number;
+    readonly length: number;
+    /** Length that was asked for. */
+    readonly tokens: number;
+    /** Shortest length above it that is possible. */
+    readonly nearestTokens: number;
+    readonly rollbackTokens: number;
+  };
   KV_WORK_QUEUED: {
     readonly slot: number;
     readonly operation: string;

@@ -108,8 +108,8 @@ export interface TensorSpec {
   readonly name: string;
   /** Number of the layer in the whole model, also on a pipeline worker that does not start at 0. */
   readonly layer: number;
-  /** What it holds: keys, values, or the latent of MLA. */
-  readonly role: 'key' | 'value' | 'latent';
+  /** What it holds: keys, values, the latent of MLA, or the keys of an index that chooses among its tokens. */
+  readonly role: 'key' | 'value' | 'latent' | 'index';
   /** Heads on this worker. */
   readonly heads: number;
   /** Elements of a head. */

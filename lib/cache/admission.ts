@@ -172,7 +172,9 @@ export class Admission {
   fork(from: number, retiringSlots: number): Admitted {
     const { native, slots, background } = this.#memory;
     const { registry, choice } = this.#cached;
-    if (!slots.hasRoom(from, slots.length[from]!)) { // it has lost rows
+    const { windows } = this.#memory;
+    const length = slots.length[from]!;
+    if (!slots.hasRoom(from, length) || !windows.isMapped(from, length, length)) { // it has lost rows
       throw createError('KV_SLOT_BUSY', { slot: from, operation: 'fork', holder: 'the quarantine' });
     }
     const slot = slots.canLease(false) ? choice.forSharedRows() : -1;
@@ -182,8 +184,12 @@ export class Admission {
     registry.start(slot);
     try {
       if (this.#side.everything > 0) this.#side.fork(from, slot, slots.tenantOf(from));
+      if (windows.all.length > 0) {
+        this.#supply.withRoom(slot, windows.pagesPerRow, () => { windows.fork(from, slot); });
+      }
       slots.lease(slot, this.#sharing.fork(from, slot));
     } catch (error) {
+      background.attempt(() => { windows.vacate(slot); });
       this.#side.retire(slot);
       registry.stop(slot);
       background.attempt(() => this.#cached.vacate(slot, 0));
@@ -222,7 +228,9 @@ export class Admission {
       registry.named[slot] === plan.groups;
     const cachedRows = plan.tokens === 0 ? 0 : layout.rowsFor(plan.tokens);
     const neededRows = Math.max(cachedRows, earmarkedRows);
-    let pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages;
+    const earmarkedTokens = isEarmarked ? promptTokens : 0;
+    let pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages
+      + this.#memory.windows.pagesOfPrompt(earmarkedTokens);
     if (pages > 0 && !this.#supply.canObtain(pages)) {
       const { withheld } = this.#cached;
       if (withheld.isAny && plan.hit !== undefined) pages -= withheld.idlePagesIn(this.#ids, plan.hit, neededRows);
@@ -303,7 +311,7 @@ export class Admission {
       const copy = this.#copyFor(slot, queue, plan, cachedRows);
       this.#supply.admit(slot, tenant, {
         ids, from: plan.adoptedGroups, to: plan.groups, sharedRows: registry.rowsOfLast(slot), copy,
-        rows: copy.tokens > 0 ? cachedRows : 0, earmarkedRows,
+        rows: copy.tokens > 0 ? cachedRows : 0, earmarkedRows, earmarkedTokens: isEarmarked ? promptTokens : 0,
       });
       if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
       if (copy.stream !== undefined) this.#sharing.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
@@ -487,9 +495,12 @@ export class SlotLeases {
     return this.#released;
   }
 
-  /** Slots that wait for queued work before they are idle, or before they are rid of rows that they gave up. */
+  /**
+   * Slots that wait for queued work before they are idle, or before they are rid of rows that they gave up or that are
+   * behind a window.
+   */
   get waiting(): number {
-    return this.#retiring.size + this.#sharing.waiting;
+    return this.#retiring.size + this.#sharing.waiting + this.#memory.windows.waiting;
   }
 
   /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
@@ -528,12 +539,13 @@ export class SlotLeases {
    * fence fails, nothing has changed.
    */
   release(slot: number, fence = new GivenFence()): void {
-    const { native, pool, slots, views, background } = this.#memory;
+    const { native, pool, slots, windows, views, background } = this.#memory;
     this.synchronize();
     this.#memory.fences.release(slot, fence);
     views.revoke(slot);
     native.cancel(slot);
     native.earmark(slot, 0);
+    windows.release(slot);
     slots.retire(slot);
     this.#cached.tokens.finish(slot);
     this.#released += 1;
@@ -571,7 +583,11 @@ export class SlotLeases {
         this.#retiring.delete(slot);
         this.#becomeIdle(slot);
       }
-      this.#sharing.unmapGivenUp();
+      try {
+        this.#memory.windows.slide();
+      } finally {
+        this.#sharing.unmapGivenUp();
+      }
     }
   }
 
@@ -620,6 +636,7 @@ export class SlotLeases {
     const { pool, slots, background } = this.#memory;
     slots.becomeIdle(slot);
     background.attempt(() => this.#cached.retire(slot));
+    background.attempt(() => { this.#memory.windows.vacate(slot); });
     this.#cached.tokens.retire(slot);
     background.attempt(() => {
       this.#supply.keepToLimit();

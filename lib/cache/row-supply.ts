@@ -44,6 +44,8 @@ export interface Admittance {
   readonly sharedRows: number;
   readonly rows: number;
   readonly earmarkedRows: number;
+  /** Tokens of the prompt, if pages are set aside for them. */
+  readonly earmarkedTokens: number;
   readonly copy: TailCopy;
 }
 
@@ -118,24 +120,37 @@ export class RowSupply implements PageUser {
     };
   }
 
-  /** Maps what the `count` pairs [slot, rows] lack, all or nothing. */
+  /**
+   * Maps what the `count` pairs [slot, rows] lack, and what the layer sets with windows have listed, all or nothing.
+   * Where the driver refuses, some may have rows ahead of need.
+   */
   grow(pairs: Int32Array, count: number): void {
+    const { windows } = this.#memory;
     this.#pool.driver.checkAlive();
     this.#attempt(pairs, count, () => {
+      const beside = windows.missing();
       const { rows, pages, earmarkedPages } = this.#missing(pairs, count);
-      return { rows, pages, unearmarkedPages: pages - earmarkedPages };
+      return {
+        rows: rows + beside.rows, pages: pages + beside.pages,
+        unearmarkedPages: pages - earmarkedPages + beside.pages - beside.earmarkedPages,
+      };
     }, () => {
-      this.#native.grow(pairs, count);
+      if (count > 0) this.#native.grow(pairs, count);
+      windows.grow();
     });
   }
 
   /**
    * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows,
-   * rows of its own up to `rows`, pages set aside up to `earmarkedRows`, and a copy (see NativeCache.admit). Its own
-   * rows are not reclaimed for it.
+   * rows of its own up to `rows`, pages set aside up to `earmarkedRows`, and a copy (see NativeCache.admit); and pages
+   * for a prompt in layer sets with windows. Its own rows are not reclaimed for it.
    */
-  admit(slot: number, tenant: bigint, { ids, from, to, sharedRows, rows, earmarkedRows, copy }: Admittance): void {
+  admit(
+    slot: number, tenant: bigint, { ids, from, to, sharedRows, rows, earmarkedRows, earmarkedTokens, copy }: Admittance,
+  ): void {
     const layout = this.#layout;
+    const { windows } = this.#memory;
+    const windowPages = windows.pagesOfPrompt(earmarkedTokens);
     const missing = (): Missing => {
       const mapped = this.#slots.rows[slot]!;
       const before = Math.max(mapped, sharedRows);
@@ -143,14 +158,21 @@ export class RowSupply implements PageUser {
       const grown = Math.max(before, rows);
       return {
         rows: after - before, pages: layout.pagesBetween(before, grown),
-        unearmarkedPages: layout.pagesBetween(before, after),
+        unearmarkedPages: layout.pagesBetween(before, after) + windowPages,
         mappings: layout.pagesBetween(mapped, grown),
       };
     };
     this.#hold(slot, () => {
       this.#attempt(noSlots, 0, missing, () => {
         const source = copy.source >= 0 || copy.id < 0 ? copy.source : this.#cached.registry.slotOf(copy.id, copy.rows);
-        this.#native.admit(slot, tenant, ids, from, to, rows, earmarkedRows, source, copy.id, copy.tokens, copy.stream);
+        windows.admit(slot, earmarkedTokens, tenant);
+        try {
+          this.#native.admit(
+            slot, tenant, ids, from, to, rows, earmarkedRows, source, copy.id, copy.tokens, copy.stream);
+        } catch (error) {
+          windows.giveBackEarmark(slot);
+          throw error;
+        }
       });
     });
   }
@@ -223,11 +245,12 @@ export class RowSupply implements PageUser {
 
   quiesce(): void {
     this.#native.quiesce();
+    this.#memory.windows.quiesce();
   }
 
   reclaimablePages(): number {
     this.#collect(true);
-    let pages = this.#cached.evictablePages();
+    let pages = this.#cached.evictablePages() + this.#memory.windows.surplusPages();
     for (let index = 0; index < this.#idle.count; index += 1) pages += this.#pagesOfSurplus(this.#idle.slots[index]!);
     return pages;
   }
@@ -242,6 +265,7 @@ export class RowSupply implements PageUser {
 
   reclaim(pages: number): number {
     let freed = this.#reclaimSurplus(pages);
+    if (freed < pages) freed += this.#memory.windows.reclaim(pages - freed);
     if (freed < pages) freed += this.#cached.evict(pages - freed);
     // what was behind evicted text in a group
     return freed < pages ? freed + this.#reclaimSurplus(pages - freed) : freed;
@@ -295,7 +319,7 @@ export class RowSupply implements PageUser {
   /** Pages that idle slots map which the driver has ruined: text in them cannot be evicted either. */
   #quarantinedPages(): number {
     const { state, rows, isQuarantined, count } = this.#slots;
-    let pages = 0;
+    let pages = this.#memory.windows.quarantinedPages();
     for (let slot = 0; slot < count; slot += 1) {
       if (isQuarantined[slot] === 1 && state[slot] === slotStates.idle) pages += this.#layout.pagesFor(rows[slot]!);
     }
@@ -419,7 +443,7 @@ export class RowSupply implements PageUser {
   }
 
   #outOfPages(slots: readonly number[], needRows: number, needPages: number): Error {
-    const { pagesPerRow } = this.#layout;
+    const pagesPerRow = this.#layout.pagesPerRow + this.#memory.windows.pagesPerRow;
     const havePages = this.#pool.obtainablePages();
     return createError('KV_OUT_OF_PAGES', {
       needRows, haveRows: Math.floor(havePages / pagesPerRow), needPages, havePages, pagesPerRow,

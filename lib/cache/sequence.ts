@@ -142,8 +142,8 @@ export class Sequence {
    * Its mapped tokens of a tensor (index into `cache.tensors`) as a typed array over the memory itself, host only:
    * `float32` as a Float32Array, `float16` and `bfloat16` as a Uint16Array of their bits, `float8` as a Uint8Array,
    * `int8` as an Int8Array. Element [token, head, i] is at (token · tokenBytes + head · headBytes) / elementBytes + i
-   * by the tensor's strides. After growth ask again; after release, or before any of it is unmapped, the array is
-   * detached and has length 0.
+   * by the tensor's strides, where `token` counts from `firstToken`. After growth ask again; after release, or before
+   * any of it is unmapped, the array is detached and has length 0.
    */
   view(tensor: number): TensorView {
     const slot = this.#check();
@@ -151,10 +151,21 @@ export class Sequence {
   }
 
   /**
+   * The first token that `view` shows of a tensor (index into `cache.tensors`): 0, or of a layer that keeps the last
+   * tokens alone, the first one that is mapped whole.
+   */
+  firstToken(tensor: number): number {
+    const slot = this.#check();
+    return this.#owner.memory.firstToken(slot, tensor);
+  }
+
+  /**
    * Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. From then on
    * its text is known up to there and no further, whatever was known before, so that other tokens may follow: in the
    * middle of a prompt, say the rest again with `append` to have it cached. That holds for the current length too,
-   * which takes back what was announced and drops nothing.
+   * which takes back what was announced and drops nothing. Where layers keep the last tokens alone, `rollbackTokens`
+   * tokens can always be dropped, and more while what the layers see from there is mapped: else throws
+   * KV_WINDOW_PASSED, and nothing has changed.
    */
   truncate(tokens: number): void {
     const { lifetime, memory, leases } = this.#owner;
@@ -165,6 +176,7 @@ export class Sequence {
     if (tokens < (this.#selection?.textTokens ?? 0)) {
       throw createError('KV_SEQUENCE_LOSSY', { operation: `truncate it to ${tokens} tokens` });
     }
+    memory.windows.checkTruncate(slot, tokens);
     leases.truncate(slot, tokens);
   }
 

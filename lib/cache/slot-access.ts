@@ -23,16 +23,19 @@ export class SlotAccess {
     return batch.belongsTo(this.#memory.slots);
   }
 
-  /** Throws KV_COPY_OUT_OF_RANGE unless the slot has memory for its first `tokens` tokens. `call` follows "Cannot". */
-  requireMapped(call: string, slot: number, tokens: number): void {
-    const { layout, slots, tensors } = this.#memory;
-    if (slots.hasRoom(slot, tokens)) return;
-    this.#memory.synchronize();
-    if (slots.hasRoom(slot, tokens)) return;
-    throw createError('KV_COPY_OUT_OF_RANGE', {
-      call, address: Number(tensors[0]!.address) + slot * layout.reservations[0]!.slotStrideBytes,
-      bytes: layout.usedBytes(tokens),
-    });
+  /**
+   * Throws KV_COPY_OUT_OF_RANGE unless the slot has memory for a pass that computes tokens [from, to): all of them, in
+   * every layer, and what it looks back to from there. `call` follows "Cannot".
+   */
+  requirePass(call: string, slot: number, from: number, to: number): void {
+    const { slots, windows } = this.#memory;
+    this.#require(call, slot, to, () => slots.hasRoom(slot, to) && windows.isMapped(slot, from, to));
+  }
+
+  /** The same of tokens [from, to) alone. */
+  requireTokens(call: string, slot: number, from: number, to: number): void {
+    const { slots, windows } = this.#memory;
+    this.#require(call, slot, to, () => slots.hasRoom(slot, to) && windows.hasTokens(slot, from, to));
   }
 
   /**
@@ -40,38 +43,73 @@ export class SlotAccess {
    * "Cannot".
    */
   requireWritable(call: string, slot: number, from: number, to: number): void {
-    if (to <= from || this.#sharing.isWritable(slot, from, to)) return;
+    if (to <= from || (this.#sharing.isWritable(slot, from, to) && !this.#memory.windows.isShared(slot, from))) return;
     throw createError('KV_ROW_SHARED', { call, slot, fromToken: from, tokens: to - from });
   }
 
   /**
-   * Kernels are about to queue work on the stream that touches the slot's first `tokens` tokens. Throws what the driver
-   * throws.
+   * Kernels are about to queue work on the stream that touches the slot's first `tokens` tokens, those before token
+   * `from` only as far as layers look back from there. Throws what the driver throws.
    */
-  hasQueued(stream: bigint, slot: number, tokens: number): void {
-    this.#memory.fences.noteWork(slot, stream, tokens);
+  hasQueued(stream: bigint, slot: number, from: number, tokens: number): void {
+    this.#memory.fences.noteWork(slot, stream, tokens, from);
   }
 
-  /** Writes the pattern of `key` into tokens [fromToken, fromToken + tokens); returns the bytes written. */
+  /**
+   * Writes the pattern of `key` into tokens [fromToken, fromToken + tokens), in layers with windows into those that are
+   * mapped; returns the bytes written.
+   */
   stamp(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
     const slot = this.#slotOf(sequence, fromToken, tokens, 'stamp');
-    this.#memory.native.stamp(slot, fromToken, tokens, readKey(key));
-    return this.#memory.layout.usedBytes(tokens);
+    const pattern = readKey(key);
+    const end = fromToken + tokens;
+    this.#memory.native.stamp(slot, fromToken, tokens, pattern);
+    let bytes = this.#memory.layout.usedBytes(tokens);
+    for (const set of this.#memory.windows.all) {
+      const from = Math.min(end, Math.max(fromToken, set.firstMapped(slot)));
+      set.native.stamp(slot, from, end - from, pattern);
+      bytes += set.layout.usedBytes(end - from);
+    }
+    return bytes;
   }
 
-  /** Counts the tokens of which any tensor differs from what `stamp` wrote. */
+  /** Counts the tokens of which any tensor, where they are mapped, differs from what `stamp` wrote. */
   countWrong(sequence: Sequence, fromToken: number, tokens: number, key: number | bigint): number {
     const slot = this.#slotOf(sequence, fromToken, tokens, 'verify');
-    return this.#memory.native.check(slot, fromToken, tokens, readKey(key));
+    const pattern = readKey(key);
+    const end = fromToken + tokens;
+    const { all } = this.#memory.windows;
+    const wrongIn = (from: number, to: number): number => all.reduce((wrong, set) => {
+      const first = Math.min(to, Math.max(from, set.firstMapped(slot)));
+      return wrong + set.native.check(slot, first, to - first, pattern);
+    }, this.#memory.native.check(slot, from, to - from, pattern));
+    const wrong = wrongIn(fromToken, end);
+    if (wrong === 0 || all.length === 0) return wrong;
+    let wrongTokens = 0; // each once, in however many layer sets
+    for (let token = fromToken; token < end; token += 1) if (wrongIn(token, token + 1) > 0) wrongTokens += 1;
+    return wrongTokens;
   }
 
   #slotOf(sequence: Sequence, fromToken: number, tokens: number, call: string): number {
-    const { layout: { maxTokens }, slots } = this.#memory;
+    const { layout: { maxTokens }, slots, windows } = this.#memory;
     checkInteger('KvCache', 'fromToken', fromToken, 0, maxTokens);
     checkInteger('KvCache', 'tokens', tokens, 0, maxTokens - fromToken);
     const slot = Sequence.slotIn(slots, sequence, `KvCache.${call}`);
-    this.requireMapped(call, slot, fromToken + tokens);
+    const end = fromToken + tokens;
+    this.#require(call, slot, end, () => slots.hasRoom(slot, end) && !windows.isLacking(slot, end));
     return slot;
+  }
+
+  /** Throws unless `isMapped`, also once the mapper was heard. */
+  #require(call: string, slot: number, tokens: number, isMapped: () => boolean): void {
+    if (isMapped()) return;
+    this.#memory.synchronize();
+    if (isMapped()) return;
+    const { layout, tensors } = this.#memory;
+    throw createError('KV_COPY_OUT_OF_RANGE', {
+      call, address: Number(tensors[0]!.address) + slot * layout.reservations[0]!.slotStrideBytes,
+      bytes: layout.usedBytes(tokens),
+    });
   }
 }
 

@@ -21,6 +21,8 @@ export interface SlotFencesParts {
   readonly stream: bigint | undefined;
   /** Whether the engine's work may go on behind a commit without a fence: then one is noted all the same. */
   readonly isQueued: boolean;
+  /** Whether some layers keep the last tokens alone: their rows go behind what each pass reads. */
+  readonly hasWindows: boolean;
 }
 
 /** CUDA's legacy default stream: an event there comes after the work of all streams but those that do not block. */
@@ -42,11 +44,15 @@ export class SlotFences {
   /** By slot: the stream on which its sequence's work is queued. */
   readonly #homes: (bigint | undefined)[];
   readonly #streams: StreamFence[] = [];
+  /** Undefined where all layers keep all tokens. */
+  readonly #reads: PassReads | undefined;
   #lastStream: bigint | undefined;
   #completedStep = -1;
   #passes = 0;
 
-  constructor({ driver, slots, stream, isQueued }: SlotFencesParts) {
+  constructor({ driver, slots, stream, isQueued, hasWindows }: SlotFencesParts) {
+    this.#reads = !hasWindows ? undefined : new PassReads(slots, (fence, mark) =>
+      fence === ofStep ? mark <= this.#completedStep : this.#streams[fence]!.isOver(mark));
     this.#driver = driver;
     this.#slots = slots;
     this.#defaultStream = stream;
@@ -109,6 +115,14 @@ export class SlotFences {
     return this.isPending(slot) ? this.#tokens[slot]! : 0;
   }
 
+  /**
+   * The first token that a pass which may not be over computed: what layers see from there on stays mapped. Infinity:
+   * all are over.
+   */
+  oldestPass(slot: number): number {
+    return this.#reads === undefined ? Infinity : this.#reads.oldest(slot);
+  }
+
   /** The step that must be completed before the slot's fence passes, or -1. */
   pendingStep(slot: number): number {
     return this.#steps[slot]! > this.#completedStep ? this.#steps[slot]! : -1;
@@ -142,9 +156,14 @@ export class SlotFences {
     return true;
   }
 
-  /** Notes the fence that was opened: work may touch the slot's first `tokens` tokens until it passes. */
-  note(slot: number, { step, stream, isNamed }: GivenFence, tokens: number): void {
+  /**
+   * Notes the fence that was opened: work may touch the slot's first `tokens` tokens until it passes, those before
+   * token `from` only as far as layers look back from there.
+   */
+  note(slot: number, { step, stream, isNamed }: GivenFence, tokens: number, from: number): void {
     this.#touch(slot, tokens);
+    if (stream !== undefined) this.#noteReads(slot, stream, from);
+    else this.#reads?.note(slot, ofStep, step, from);
     if (step > this.#steps[slot]!) this.#steps[slot] = step;
     if (step > this.#writtenSteps[slot]!) this.#writtenSteps[slot] = step;
     if (stream === undefined) return;
@@ -159,9 +178,10 @@ export class SlotFences {
     this.#fenceOf(stream);
   }
 
-  /** The engine queues work of the slot's sequence on the stream. Throws as `open`. */
-  noteWork(slot: number, stream: bigint, tokens: number): void {
+  /** The engine queues work of the slot's sequence on the stream, as `note`. Throws as `open`. */
+  noteWork(slot: number, stream: bigint, tokens: number, from: number): void {
     this.noteQueued(slot, stream, tokens);
+    this.#noteReads(slot, stream, from);
     this.#homes[slot] = stream;
     this.#lastStream = stream;
   }
@@ -242,6 +262,17 @@ export class SlotFences {
     for (const fence of this.#streams) fence.finish();
   }
 
+  /** The cache was collected: its events go, whatever they wait for. Throws what the driver throws; retryable. */
+  abandon(): void {
+    for (const fence of this.#streams) fence.abandon();
+  }
+
+  #noteReads(slot: number, stream: bigint, from: number): void {
+    if (this.#reads === undefined) return;
+    const fence = this.#fenceOf(stream);
+    this.#reads.note(slot, this.#streams.indexOf(fence), fence.epoch, from);
+  }
+
   #waitForStreams(slot: number): void {
     for (const fence of this.#streams) if (fence.isPending(slot)) fence.wait(slot);
     this.#passes += 1;
@@ -279,6 +310,56 @@ export class SlotFences {
   }
 }
 
+// PassReads: by slot, where the passes that may not be over begin to compute, each with its own fence: while an engine
+// queues one pass before the last is over, a slot is never idle, and rows behind a window go by what each pass reads.
+
+/** In place of a stream's number: the fence is a step of the engine. */
+const ofStep = -1;
+/** Numbers of a pass: its fence, the mark at which that is over, and the first token that it computes. */
+const ofPass = 3;
+/** Numbers of a slot from which on those of passes that are over are dropped before another is noted. */
+const manyNumbers = 32 * ofPass;
+
+class PassReads {
+  readonly #passes: readonly number[][];
+  readonly #isOver: (fence: number, mark: number) => boolean;
+
+  constructor(slots: number, isOver: (fence: number, mark: number) => boolean) {
+    this.#passes = Array.from({ length: slots }, () => []);
+    this.#isOver = isOver;
+  }
+
+  /**
+   * A pass that computes from token `from` on is over with `mark`: a step, or an epoch of the stream with number
+   * `fence`.
+   */
+  note(slot: number, fence: number, mark: number, from: number): void {
+    const passes = this.#passes[slot]!;
+    const last = passes.length - ofPass;
+    if (last >= 0 && passes[last] === fence && passes[last + 1] === mark) {
+      passes[last + 2] = Math.min(passes[last + 2]!, from);
+      return;
+    }
+    if (last >= manyNumbers) this.oldest(slot);
+    passes.push(fence, mark, from);
+  }
+
+  /** The lowest first token of those that are not over, which alone are kept; Infinity: there are none. */
+  oldest(slot: number): number {
+    const passes = this.#passes[slot]!;
+    let oldest = Infinity;
+    let kept = 0;
+    for (let at = 0; at < passes.length; at += ofPass) {
+      if (this.#isOver(passes[at]!, passes[at + 1]!)) continue;
+      oldest = Math.min(oldest, passes[at + 2]!);
+      passes.copyWithin(kept, at, at + ofPass);
+      kept += ofPass;
+    }
+    passes.length = kept;
+    return oldest;
+  }
+}
+
 // StreamFence: which slots have work queued on one stream. A slot is noted with the number of the stream's present
 // epoch; an event recorded later ends the epoch and covers all that was queued until then, so that one event serves
 // every slot noted in it and noting costs a write to a typed array. Records, asks and destroys events; decides nothing.
@@ -312,6 +393,16 @@ export class StreamFence {
   /** Whether no slot has work here, as far as was heard. */
   get isIdle(): boolean {
     return this.#lastNoted <= this.#passed && this.#events.length === 0;
+  }
+
+  /** Of what is queued now. */
+  get epoch(): number {
+    return this.#epoch;
+  }
+
+  /** Whether what was queued in an epoch is known to be over. */
+  isOver(epoch: number): boolean {
+    return epoch <= this.#passed;
   }
 
   /** The slot has work queued here. */
@@ -376,6 +467,11 @@ export class StreamFence {
     } catch (error) {
       if (!isKvError(error, 'KV_DRIVER_LOST')) throw error;
     }
+  }
+
+  /** Forgets everything without asking. Throws what the driver throws; the rest is there still. */
+  abandon(): void {
+    for (let recorded = this.#events[0]; recorded !== undefined; recorded = this.#events[0]) this.#forget(recorded);
   }
 
   #forgetPassed(): void {

@@ -12,6 +12,7 @@ import type { PagePool } from '../device/page-pool.js';
 import { checkHostAccess, type SlotViews } from '../device/slot-views.js';
 import type { Layout, TensorPlacement } from '../layout/layout.js';
 import type { SlotFences } from './slot-fences.js';
+import type { WindowSet, WindowSets } from './window-sets.js';
 
 /** Where a slot is in its life. An idle slot in quarantine is out of service. */
 export const slotStates = { idle: 0, active: 1, retiring: 2 } as const;
@@ -84,6 +85,8 @@ export class Slots {
   readonly #foreignRow: Int32Array;
   readonly #tenant: BigUint64Array;
   readonly #isTransfer: Uint8Array;
+  /** 1: the driver has ruined it in a layer set beside. */
+  readonly #isWithdrawn: Uint8Array;
   /** Slots that sequences of users have, retiring ones with them, and those that transfers have. */
   #usedSlots = 0;
   #transferSlots = 0;
@@ -111,6 +114,7 @@ export class Slots {
     this.foreignRow = this.#foreignRow = new Int32Array(slots).fill(noForeignRow);
     this.#tenant = new BigUint64Array(slots);
     this.#isTransfer = new Uint8Array(slots);
+    this.#isWithdrawn = new Uint8Array(slots);
   }
 
   /** Whether it is the slots of a cache, and no object that only has their prototype. */
@@ -124,7 +128,12 @@ export class Slots {
 
   /** Whether a new sequence may have the slot. */
   isFree(slot: number): boolean {
-    return this.#state[slot] === slotStates.idle && this.isQuarantined[slot] === 0;
+    return this.#state[slot] === slotStates.idle && this.isQuarantined[slot] === 0 && this.#isWithdrawn[slot] === 0;
+  }
+
+  /** No sequence gets the slot any more. */
+  withdraw(slot: number): void {
+    this.#isWithdrawn[slot] = 1;
   }
 
   /** Slots that users' sequences have, and those that they could have beside. */
@@ -298,6 +307,7 @@ export interface SlotMemoryParts {
   readonly layout: Layout;
   readonly slots: Slots;
   readonly fences: SlotFences;
+  readonly windows: WindowSets;
   readonly views: SlotViews;
   readonly background: BackgroundErrors;
   /** Whether pages are zeroed before another tenant gets them. */
@@ -311,11 +321,15 @@ export class SlotMemory {
   readonly native: NativeCache;
   /** By `cacheNews`: what the last `synchronize` heard. */
   readonly news: Float64Array;
+  /** The same, and of the layer sets with windows, in the order of `layout.sets`. */
+  readonly natives: readonly NativeCache[];
   readonly pool: PagePool;
   readonly layout: Layout;
   readonly slots: Slots;
   /** The queued work that may still use each slot. */
   readonly fences: SlotFences;
+  /** The layer sets that keep the last tokens alone. */
+  readonly windows: WindowSets;
   readonly views: SlotViews;
   /** Failures that no call can report. */
   readonly background: BackgroundErrors;
@@ -325,20 +339,29 @@ export class SlotMemory {
   readonly tensors: readonly Tensor[];
 
   readonly #isScrubbed: boolean;
+  readonly #newsOfAll: readonly Float64Array[];
+  /** Failures of each set's mapping in the background that were heard of. */
+  readonly #lateErrors: Float64Array;
 
-  constructor({ native, pool, layout, slots, fences, views, background, isScrubbed }: SlotMemoryParts) {
+  constructor({ native, pool, layout, slots, fences, windows, views, background, isScrubbed }: SlotMemoryParts) {
     this.native = native;
     this.news = native.news();
+    this.natives = [native, ...windows.all.map((set) => set.native)];
+    this.#newsOfAll = this.natives.map((of) => of.news());
+    this.#lateErrors = new Float64Array(this.natives.length);
     this.pool = pool;
     this.layout = layout;
     this.slots = slots;
     this.fences = fences;
+    this.windows = windows;
     this.views = views;
     this.background = background;
     this.#isScrubbed = isScrubbed;
     this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * layout.groupRows });
+    const addresses = this.natives.flatMap((of, index) =>
+      Array.from({ length: layout.sets[index]!.reservations.count }, (_, reservation) => of.address(reservation)));
     this.tensors = Object.freeze(layout.tensors.map((tensor) => Object.freeze({
-      ...tensor, address: native.address(tensor.reservation) + BigInt(tensor.offsetBytes),
+      ...tensor, address: addresses[tensor.reservation]! + BigInt(tensor.offsetBytes),
     })));
   }
 
@@ -352,10 +375,24 @@ export class SlotMemory {
    * themselves.
    */
   synchronize(): void {
-    this.native.synchronize();
-    if (this.news[cacheNews.lateErrors] !== this.background.mapperErrors) {
-      this.background.addOfMapper(this.native.mapperState());
+    for (let set = 0; set < this.natives.length; set += 1) {
+      const native = this.natives[set]!;
+      native.synchronize();
+      const lateErrors = this.#newsOfAll[set]![cacheNews.lateErrors]!;
+      if (lateErrors === this.#lateErrors[set]) continue;
+      this.background.addOfMapper(native.mapperState(), this.#lateErrors[set]!);
+      this.#lateErrors[set] = lateErrors;
     }
+  }
+
+  /** Whether the mapper had nothing to do when `synchronize` heard of it. */
+  get isMapperIdle(): boolean {
+    return this.#newsOfAll.every((news) => news[cacheNews.isIdle] === 1);
+  }
+
+  /** Requests that the mapper has dropped, as far as `synchronize` heard. */
+  get droppedRequests(): number {
+    return this.#newsOfAll.reduce((sum, news) => sum + news[cacheNews.droppedRequests]!, 0);
   }
 
   /**
@@ -387,8 +424,29 @@ export class SlotMemory {
     const { kind, info: { hasHostAccess } } = this.pool.driver;
     checkHostAccess(kind, hasHostAccess);
     this.synchronize();
-    const pages = this.layout.pagesIn(placement.reservation, this.slots.ownRows(slot));
+    const { reservation } = placement;
+    const set = this.#windowOf(reservation);
+    if (set !== undefined) {
+      const local = { ...placement, reservation: reservation - set.layout.reservations.first };
+      const { pageBytes } = this.layout;
+      const skippedBytes = set.firstMapped(slot) * placement.strides.tokenBytes;
+      return set.views.open(slot, local, set.rows[slot]! * pageBytes, set.first[slot]! * pageBytes, skippedBytes);
+    }
+    const pages = this.layout.pagesIn(reservation, this.slots.ownRows(slot));
     return this.views.open(slot, placement, pages * this.layout.pageBytes);
+  }
+
+  /** The first token that `view` of a tensor shows. Throws KV_INVALID_OPTION. */
+  firstToken(slot: number, tensor: number): number {
+    const { reservation } = this.#tensor(tensor, 'Sequence.firstToken');
+    this.synchronize();
+    return this.#windowOf(reservation)?.firstMapped(slot) ?? 0;
+  }
+
+  /** The set with a window that a reservation is of. */
+  #windowOf(reservation: number): WindowSet | undefined {
+    return this.windows.all.find(({ layout: { reservations: { first, count } } }) =>
+      reservation >= first && reservation < first + count);
   }
 
   #tensor(index: number, owner: string): Tensor {

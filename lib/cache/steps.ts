@@ -25,6 +25,7 @@ export class Steps {
   readonly #fences: SlotMemory['fences'];
   readonly #side: SideTensors;
   readonly #ahead: RowsAhead;
+  readonly #windows: SlotMemory['windows'];
 
   constructor(memory: SlotMemory, rows: BatchRows, tokens: SequenceTokens, side: SideTensors, ahead: RowsAhead) {
     this.#memory = memory;
@@ -34,6 +35,7 @@ export class Steps {
     this.#fences = memory.fences;
     this.#side = side;
     this.#ahead = ahead;
+    this.#windows = memory.windows;
   }
 
   prepare(batch: Batch): void {
@@ -43,6 +45,8 @@ export class Steps {
     const { generation, prepared, length: lengths, sharedTail } = numbers;
     const { maxTokens } = this.#memory.layout;
     const hasSide = this.#side.everything > 0;
+    const windows = this.#windows;
+    const hasWindows = windows.all.length > 0;
     let lacking = 0;
     let sharing = 0;
     let lackingSide = 0;
@@ -57,8 +61,8 @@ export class Steps {
       if (lengthTokens > maxTokens) {
         throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
       }
-      if (!numbers.hasRoom(slot, lengthTokens)) lacking += 1;
-      if (sharedTail[slot] !== 0) sharing += 1;
+      if (!numbers.hasRoom(slot, lengthTokens) || (hasWindows && windows.isLacking(slot, lengthTokens))) lacking += 1;
+      if (sharedTail[slot] !== 0 || (hasWindows && windows.isSharing(slot))) sharing += 1;
       if (hasSide && this.#side.ready[slot]! < lengthTokens) lackingSide += 1;
     }
     if (lacking + sharing > 0 || this.#side.all.length > 0) checkStack();
@@ -100,6 +104,7 @@ export class Steps {
       known.hasCommitted(slot);
     }
     if (isFenced) this.#note(batch, given, 0);
+    if (this.#windows.all.length > 0) this.#memory.background.attempt(() => { this.#windows.commit(batch); });
     this.#finish(batch);
     // From here on the commit is done, whatever the growth policy does.
     this.#ahead.request(batch);
@@ -175,7 +180,8 @@ export class Steps {
     const numbers = this.#slots;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      this.#fences.note(slot, given, numbers.length[slot]! + added * tokens[index]!);
+      const end = numbers.length[slot]! + added * tokens[index]!;
+      this.#fences.note(slot, given, end, end - tokens[index]!);
       if (numbers.generation[slot] !== generations[index]) {
         this.#memory.background.attempt(() => this.#fences.release(slot, released));
       }
@@ -214,7 +220,7 @@ export class BatchRows {
     this.#memory.background.attempt(() => { this.#sharing.flushBesideWithheld(); });
   }
 
-  /** Maps what the batch lacks in the foreground, once the mapper's news are in. */
+  /** Maps what the batch lacks in the foreground, in every layer set, once the mapper's news are in. */
   grow(batch: Batch): void {
     this.#memory.synchronize();
     const { slots, tokens, length } = batch;
@@ -228,7 +234,8 @@ export class BatchRows {
       this.#pairs[2 * count + 1] = this.#memory.layout.rowsFor(lengthTokens);
       count += 1;
     }
-    if (count > 0) this.#supply.grow(this.#pairs, count);
+    this.#memory.windows.list(batch);
+    this.#supply.grow(this.#pairs, count);
   }
 
   /**
@@ -256,6 +263,12 @@ export class BatchRows {
     const order = [0, 1, 2].flatMap((wait) => sharing.filter((slot) => waits(slot) === wait));
     this.#sharing.checkSteps(order);
     for (const slot of order) this.#makeSlotWritable(slot, room);
+    const { windows } = this.#memory;
+    if (windows.all.length === 0) return;
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (windows.isSharing(slot)) room.withRoom(slot, windows.pagesPerRow, () => { windows.makeWritable(slot); });
+    }
   }
 
   #makeSlotWritable(slot: number, room: CopyRoom): void {
@@ -283,13 +296,15 @@ export class BatchRows {
   }
 
   /** Where the batch's copies go. Throws KV_OUT_OF_PAGES unless its copies and growth have room together. */
-  #checkRoom({ slots, tokens, length }: Batch): CopyRoom {
+  #checkRoom(batch: Batch): CopyRoom {
+    const { slots, tokens, length } = batch;
     const numbers = this.#memory.slots;
     const supply = this.#supply;
     this.#memory.synchronize(); // pages are counted by its news
+    const { windows } = this.#memory;
     const copied = new Map<number, number>();
-    let pages = 0;
-    let rows = 0;
+    windows.list(batch);
+    let { pages, rows } = windows.missing();
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       const target = this.#memory.layout.rowsFor(numbers.length[slot]! + tokens[index]!);
@@ -298,6 +313,7 @@ export class BatchRows {
         pages += this.#memory.layout.pagesBetween(needed, target);
         rows += target - needed;
       }
+      if (windows.all.length > 0 && windows.isSharing(slot)) pages += windows.pagesPerRow;
       if (numbers.sharedTail[slot] === 0) continue;
       const id = this.#sharing.contestedTail(slot, copied);
       if (id < 0) continue;
@@ -359,6 +375,10 @@ export class RowsAhead {
   readonly #hasMapper: boolean;
   /** Whether some slots are there for transfers. */
   readonly #hasTransfers: boolean;
+  /** Whether there are layer sets with windows, and a mapper. */
+  readonly #hasWindows: boolean;
+  /** Slots of the request at hand that lack rows in a layer set with a window. */
+  #windowRequests = 0;
   /** Whether the mapper was asked for anything by the latest request. Read only. */
   hasRequests = false;
 
@@ -370,6 +390,7 @@ export class RowsAhead {
     this.#growth = growth;
     this.#guard = memory.pool.guard;
     this.#pairs = new Int32Array(2 * memory.slots.count);
+    this.#hasWindows = hasMapper && memory.windows.all.length > 0;
     this.#hasTransfers = memory.slots.count > memory.slots.sequences;
   }
 
@@ -381,6 +402,7 @@ export class RowsAhead {
     const { slots, generations, length } = batch;
     let requests = 0;
     const { generation } = this.#slots;
+    this.#beginWindows();
     const outer = this.#guard.enter('growth');
     try {
       for (let index = 0; index < length; index += 1) {
@@ -395,6 +417,7 @@ export class RowsAhead {
 
   /** For one slot. Throws as `request`. */
   requestFor(slot: number): void {
+    this.#beginWindows();
     this.#send(this.#guard.during('growth', () => this.#note(slot, 0)) ? 1 : 0);
   }
 
@@ -407,16 +430,27 @@ export class RowsAhead {
     if (typeof wanted !== 'number' || Number.isNaN(wanted)) throw notTokens(wanted);
     if (wanted <= lengthTokens) return false; // nothing ahead: before the work below, for each token of each sequence
     const tokens = Math.min(Math.ceil(wanted), this.#memory.layout.maxTokens);
+    if (this.#hasWindows && this.#memory.windows.addRequest(slot, tokens)) this.#windowRequests += 1;
     if (numbers.hasRoom(slot, tokens) || numbers.foreignRow[slot] !== noForeignRow) return false;
     this.#pairs[2 * index] = slot;
     this.#pairs[2 * index + 1] = this.#memory.layout.rowsFor(tokens);
     return true;
   }
 
+  #beginWindows(): void {
+    if (!this.#hasWindows) return;
+    this.#windowRequests = 0;
+    this.#memory.windows.begin();
+  }
+
   #send(count: number): void {
-    this.hasRequests = count > 0;
-    if (count === 0) return;
+    this.hasRequests = count + this.#windowRequests > 0;
+    if (!this.hasRequests) return;
     let pages = 0;
+    if (this.#windowRequests > 0) {
+      const missing = this.#memory.windows.missing();
+      pages += missing.pages - missing.earmarkedPages;
+    }
     for (let index = 0; index < count; index += 1) {
       const slot = this.#pairs[2 * index]!;
       const rows = this.#pairs[2 * index + 1]!;
@@ -426,7 +460,8 @@ export class RowsAhead {
       checkStack();
       this.#supply.makeFree(pages);
     });
-    this.#memory.native.request(this.#pairs, count);
+    if (count > 0) this.#memory.native.request(this.#pairs, count);
+    if (this.#windowRequests > 0) this.#memory.windows.request();
   }
 }
 

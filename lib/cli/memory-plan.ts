@@ -1,12 +1,13 @@
-// Memory plan: the numbers of `vkv plan` for one layout and page size, and optionally one length and memory. Pure; the names are
-// those of `--json`, stable within a major version.
+// Memory plan: the numbers of `vkv plan` for one layout and page size, and optionally one length and memory, of the whole model and of
+// each of its layer sets. Pure; the names are those of `--json`, stable within a major version.
 
 import { createError } from '../base/errors.js';
-import { computeLayout, type Layout, type LayoutKind, type LayoutOptions } from '../index.js';
+import { computeLayout, type LayerSetLayout, type Layout, type LayoutKind, type LayoutOptions, type LayoutReason } from '../index.js';
 
 /** The largest power of two that can be reserved of the 128 TiB of addresses that x86-64 and arm64 usually give a process. */
 export const usualAddressBytes = 64 * 2 ** 40;
 
+/** Numbers of rows, and of a slot, are of `sets[0]`: the set of full attention, where there is one. */
 export interface MemoryPlan {
   readonly layout: LayoutKind;
   readonly pageBytes: number;
@@ -31,6 +32,12 @@ export interface MemoryPlan {
   readonly rowBytes: number;
   /** Rows of a full slot. */
   readonly rowsPerSlot: number;
+  /** New tokens of a sequence in a pass, for which `mostRows` and the sequence are counted. */
+  readonly passTokens: number;
+  /** The layer sets whose tokens have rows; one of all layers, as a rule. */
+  readonly sets: readonly SetPlan[];
+  /** Those that do not grow with a sequence. */
+  readonly constantSets: readonly ConstantSetPlan[];
   /** What one sequence of `tokens` tokens takes. */
   readonly sequence?: undefined | SequencePlan;
   /** What fits into `memoryBytes`. */
@@ -53,9 +60,42 @@ export interface ProbesPlan {
   readonly halfRatio: number;
 }
 
+/** One layer set with rows. */
+export interface SetPlan {
+  readonly kind: LayerSetLayout['kind'];
+  readonly layers: number;
+  /** Tokens of a window or chunk. */
+  readonly keptTokens?: number | undefined;
+  readonly layout: LayoutKind;
+  readonly layoutReason: LayoutReason;
+  /** Bytes of one token in all layers of the set. */
+  readonly tokenBytes: number;
+  readonly tokensPerRow: number;
+  readonly pagesPerRow: number;
+  readonly rowBytes: number;
+  /** Most rows of a sequence, however long. */
+  readonly mostRows: number;
+  /** mostRows in bytes. */
+  readonly mostBytes: number;
+  /** Bytes of the window's or chunk's tokens, without what rows are rounded up by. */
+  readonly keptBytes?: number | undefined;
+}
+
+/** One layer set without rows. */
+export interface ConstantSetPlan {
+  readonly kind: 'state' | 'fixed' | 'shared';
+  readonly layers: number;
+  /** Copies that a sequence has. */
+  readonly faces: number;
+  readonly faceBytes: number;
+  readonly facePages: number;
+}
+
 export interface SequencePlan {
   readonly tokens: number;
+  /** Of `sets[0]`: at most so many on the way to this length. */
   readonly rows: number;
+  /** Of all sets, each with its most rows, and of all faces. */
   readonly pages: number;
   readonly physicalBytes: number;
   /** Bytes mapped and not yet used. */
@@ -71,6 +111,8 @@ export interface MemoryFit {
 
 export interface PlanQuestion {
   readonly tokens?: number | undefined;
+  /** Default 1: decoding. */
+  readonly passTokens?: number | undefined;
   readonly memoryBytes?: number | undefined;
   readonly probeHeads?: number | undefined;
 }
@@ -79,14 +121,14 @@ export interface PlanQuestion {
 export function planMemory(options: LayoutOptions, question: PlanQuestion = {}): MemoryPlan {
   const layout = computeLayout(options);
   const { kind, pageBytes, slots, maxTokens, tensors, reservations } = layout;
-  const { tokens, memoryBytes, probeHeads } = question;
+  const { tokens, passTokens = 1, memoryBytes, probeHeads } = question;
   const largest = reservations.find(({ tokenBytes }) => tokenBytes === layout.maxTokenBytes);
   if (largest === undefined) throw createError('KV_INTERNAL', { problem: 'a layout has no reservation' });
   return {
     layout: kind, pageBytes, slots, maxTokens,
     tensors: tensors.length,
     tokenBytes: Math.max(...tensors.map(({ tokenBytes }) => tokenBytes)),
-    totalTokenBytes: layout.usedBytes(1),
+    totalTokenBytes: layout.sets.reduce((sum, set) => sum + set.usedBytes(1), 0),
     slotBytes: largest.slotBytes,
     slotStrideBytes: largest.slotStrideBytes,
     reservationBytes: largest.bytes,
@@ -96,10 +138,13 @@ export function planMemory(options: LayoutOptions, question: PlanQuestion = {}):
     tokensPerRow: layout.tokensPerRow,
     pagesPerRow: layout.pagesPerRow,
     rowBytes: layout.rowBytes,
-    rowsPerSlot: layout.maxRows,
-    sequence: tokens === undefined ? undefined : planSequence(layout, tokens),
+    rowsPerSlot: layout.maxRows, passTokens,
+    sets: layout.sets.map((set) => planSet(set, maxTokens, passTokens)),
+    constantSets: layout.constantSets.map(({ kind, layers, faces, faceBytes, facePages }) =>
+      ({ kind, layers: layers.length, faces, faceBytes, facePages })),
+    sequence: tokens === undefined ? undefined : planSequence(layout, tokens, passTokens),
     probes: probeHeads === undefined ? undefined : planProbes(layout, probeHeads),
-    memory: memoryBytes === undefined ? undefined : fitMemory(layout, memoryBytes, tokens ?? maxTokens),
+    memory: memoryBytes === undefined ? undefined : fitMemory(layout, memoryBytes, tokens ?? maxTokens, passTokens),
   };
 }
 
@@ -116,15 +161,37 @@ function planProbes({ tensors }: Layout, probeHeads: number): ProbesPlan {
   return { heads: Math.min(probeHeads, kvHeads), kvHeads, share, breakEvenRatio: 1 - share, halfRatio: 0.5 - share };
 }
 
-function planSequence(layout: Layout, tokens: number): SequencePlan {
-  const rows = layout.rowsFor(tokens);
-  const pages = layout.pagesFor(rows);
-  const physicalBytes = pages * layout.pageBytes;
-  return { tokens, rows, pages, physicalBytes, unusedBytes: physicalBytes - layout.usedBytes(tokens) };
+function planSet(set: LayerSetLayout, maxTokens: number, passTokens: number): SetPlan {
+  const { kind, layout, layoutReason, tokensPerRow, pagesPerRow, rowBytes } = set;
+  const keptTokens = set.windowTokens ?? set.chunkTokens;
+  const mostRows = set.mostRows(passTokens);
+  return {
+    kind, layers: set.layers.length, keptTokens, layout, layoutReason, tokenBytes: set.usedBytes(1), tokensPerRow, pagesPerRow, rowBytes,
+    mostRows, mostBytes: mostRows * rowBytes,
+    keptBytes: keptTokens === undefined ? undefined : set.usedBytes(Math.min(keptTokens, maxTokens)),
+  };
 }
 
-function fitMemory(layout: Layout, memoryBytes: number, tokens: number): MemoryFit {
-  const { pages } = planSequence(layout, tokens);
+/** Windows hold their most rows on the way, states all their faces. */
+function planSequence(layout: Layout, tokens: number, passTokens: number): SequencePlan {
+  const rowsOf = (set: LayerSetLayout): number => Math.min(set.rowsFor(tokens), set.mostRows(passTokens));
+  const rows = rowsOf(layout.sets[0]!);
+  let [pages, usedBytes] = [0, 0];
+  for (const set of layout.sets) {
+    const kept = set.windowTokens ?? set.chunkTokens ?? tokens;
+    pages += set.pagesFor(rowsOf(set));
+    usedBytes += set.usedBytes(Math.min(tokens, kept));
+  }
+  for (const { faces, faceBytes, facePages } of layout.constantSets) {
+    pages += faces * facePages;
+    usedBytes += faces * faceBytes;
+  }
+  const physicalBytes = pages * layout.pageBytes;
+  return { tokens, rows, pages, physicalBytes, unusedBytes: physicalBytes - usedBytes };
+}
+
+function fitMemory(layout: Layout, memoryBytes: number, tokens: number, passTokens: number): MemoryFit {
+  const { pages } = planSequence(layout, tokens, passTokens);
   const pagesThatFit = Math.floor(memoryBytes / layout.pageBytes);
   return {
     memoryBytes,

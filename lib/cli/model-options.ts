@@ -7,7 +7,7 @@ import { createError } from '../base/errors.js';
 import { formatCount, formatList, formatNumber } from '../base/format.js';
 import { dtypes, layoutKinds, type Dtype, type LayoutKind, type ModelShape } from '../index.js';
 import { countFrom, dtypeFlag, pageSizeFlag } from './flag-values.js';
-import { readHuggingFaceConfig } from './hugging-face-config.js';
+import { readModelConfig } from './model-config.js';
 import { shippedPath } from './shipped.js';
 
 /** As commander parses them; an absent flag is undefined. */
@@ -57,7 +57,7 @@ export const llama3: NamedModel = {
 export function addModelOptions(command: Command): Command {
   const count = countFrom(1);
   return command
-    .option('--config <path>', "the model's Hugging Face config.json, or the folder it is in; or storyteller, which comes with the package", shippedPath)
+    .option('--config <path>', "the model's Hugging Face config.json, or the folder it is in; or a .gguf file; or storyteller, which comes with the package", shippedPath)
     .option('--layers <count>', 'layers that keep K and V', count)
     .option('--kv-heads <count>', 'KV heads of a layer', count)
     .option('--head-dim <count>', 'elements of a head', count)
@@ -81,7 +81,7 @@ export function addLayoutOptions(
 
 /**
  * Returns the model that the flags describe, `fallback` when they describe none. `maxTokens` is the flag's, otherwise the config's,
- * otherwise the fallback's. Throws KV_INVALID_OPTION when flags give only a part of the shape, and what `readHuggingFaceConfig`
+ * otherwise the fallback's. Throws KV_INVALID_OPTION when flags give only a part of the shape, and what `readModelConfig`
  * throws. `tensorsOf` checks later whether the model can be divided as asked.
  */
 export function selectModel(
@@ -91,7 +91,7 @@ export function selectModel(
   const shape = given({ layers, kvHeads, headDim, latentDim });
   const isDefault = config === undefined && Object.keys(shape).length === 0;
   const base = config !== undefined
-    ? { source: 'config' as const, ...readHuggingFaceConfig(config, { ...shape, ...given({ dtype }) }) }
+    ? { source: 'config' as const, ...readModelConfig(config, { ...shape, ...given({ dtype }) }) }
     : isDefault
       ? { source: 'default' as const, notes: [], ...fallback, model: { ...fallback.model, ...given({ dtype }) } }
       : { source: 'flags' as const, notes: [], name: 'model given by flags', model: modelOfFlags(flags), maxTokens: undefined };
@@ -116,18 +116,19 @@ function modelOfFlags({ layers, kvHeads, headDim, latentDim, dtype = 'float16' }
 
 /** Describes a model in a line: `32 layers, 8 KV heads × 128, float16, tensor-parallel 2`. */
 export function describeModel(model: ModelShape): string {
-  const { layers, kvHeads, headDim, latentDim, attention, dtype, layerShapes, parallel } = model;
+  const { layers, kvHeads, headDim, latentDim, attention, indexDim, dtype, layerShapes, layerSets, parallel } = model;
   const heads = kvHeads === undefined && layerShapes !== undefined
     ? 'KV heads that differ by layer'
     : formatCount('KV head', kvHeads ?? 0);
   const perToken = attention === 'latent'
-    ? `latent of ${formatNumber(latentDim ?? 0)}`
+    ? `latent of ${formatNumber(latentDim ?? 0)}${indexDim === undefined ? '' : `, index of ${formatNumber(indexDim)}`}`
     : `${heads} × ${formatNumber(headDim ?? 0)}`;
   const share = [
     (parallel?.tensor ?? 1) > 1 ? `, tensor-parallel ${parallel!.tensor}` : '',
     (parallel?.pipeline ?? 1) > 1 ? `, pipeline-parallel ${parallel!.pipeline}` : '',
   ];
-  return `${formatCount('layer', layers)}, ${perToken}, ${dtype}${share.join('')}`;
+  const sets = layerSets === undefined ? '' : ` (${formatList(layerSets.map((set) => `${set.layers.length} ${set.kind}`), 'and')})`;
+  return `${formatCount('layer', layers)}${sets}, ${perToken}, ${dtype}${share.join('')}`;
 }
 
 function required(flag: string, value: number | undefined): number {

@@ -6,7 +6,10 @@ import { Command } from 'commander';
 import { formatBytes, formatCount, formatNumber, printable, printableJson } from '../base/format.js';
 import { layoutKinds, type LayoutOptions } from '../index.js';
 import { countFrom, sizeFlag } from './flag-values.js';
-import { flattenPlan, planMemory, usualAddressBytes, type MemoryPlan, type PlanQuestion, type ProbesPlan, type SequencePlan } from './memory-plan.js';
+import {
+  flattenPlan, planMemory, usualAddressBytes, type ConstantSetPlan, type MemoryPlan, type PlanQuestion, type ProbesPlan, type SequencePlan,
+  type SetPlan,
+} from './memory-plan.js';
 import {
   addLayoutOptions, addModelOptions, describeModel, selectModel, type LayoutFlags, type ModelFlags, type SelectedModel,
 } from './model-options.js';
@@ -32,6 +35,7 @@ export function planCommand(): Command {
   return addLayoutOptions(command, { pageBytes: '2 MiB', maxTokens: "the model's own limit, else 8,192" })
     .option('--slots <count>', 'sequences at a time', countFrom(1), 256)
     .option('--tokens <count>', 'also print what one sequence of this length takes', countFrom(0))
+    .option('--pass-tokens <count>', 'new tokens of a sequence in a pass, which windows hold besides (default: 1)', countFrom(1))
     .option('--memory-bytes <size>', 'also print how much fits into this memory', sizeFlag)
     .option('--probe-heads <count>', 'also print what a second copy of so many heads\' keys costs below the device', countFrom(1))
     .option('--compare', 'print layouts and page sizes side by side')
@@ -50,7 +54,8 @@ function plan(flags: PlanFlags): string {
   const compared = flags.compare ? comparePlans(options, flags) : undefined;
   if (flags.json) return printableJson(toJson(selected, answer, compared));
   const table = compared === undefined ? factsTable(facts(answer)) : comparisonTable(answer, compared);
-  return `${heading(selected)}\n\n${table}`;
+  const sets = answer.sets.length + answer.constantSets.length > 1 || answer.sets[0]!.kind !== 'full' ? [setsTable(answer)] : [];
+  return [heading(selected), ...sets, table].join('\n\n');
 }
 
 function comparePlans(options: LayoutOptions, question: PlanQuestion): MemoryPlan[] {
@@ -68,21 +73,58 @@ function heading({ name, source, notes, model }: SelectedModel): string {
   return [`${printable(name)}${note}`, describeModel(model), ...notes.map((text) => `Note: ${printable(text)}.`)].join('\n');
 }
 
+/** One line for each layer set, and why windows have their layout. */
+function setsTable({ sets, constantSets, passTokens }: MemoryPlan): string {
+  const headings = ['set', 'layers', 'keeps', 'one token', 'layout', 'tokens per row', 'most rows', 'most of a sequence'];
+  const rows = sets.map((set) => [
+    set.kind, formatNumber(set.layers), set.keptTokens === undefined ? 'all tokens' : formatCount('token', set.keptTokens),
+    formatBytes(set.tokenBytes, 2), set.layout, formatNumber(set.tokensPerRow, 2), formatNumber(set.mostRows), formatBytes(set.mostBytes, 2),
+  ]);
+  const constant = constantSets.map((set) => [set.kind, formatNumber(set.layers), ...constantCells(set)]);
+  const about = sets.filter(({ kind }) => kind !== 'full').map((set) => `${set.kind}: ${set.layout}, ${reasonText(set, passTokens)}`);
+  return [columnsTable(headings, [...rows, ...constant]), ...about].join('\n');
+}
+
+function constantCells({ kind, faces, faceBytes, facePages }: ConstantSetPlan): readonly string[] {
+  if (kind === 'shared') return ["another layer's", '', '', '', '', '0 B'];
+  const keeps = kind === 'state' ? `${formatBytes(faceBytes, 2)} × ${formatCount('face', faces)}` : formatBytes(faceBytes, 2);
+  return [keeps, '', '', '', '', formatCount('page', faces * facePages)];
+}
+
+function reasonText({ layoutReason, keptBytes = 0, mostBytes }: SetPlan, passTokens: number): string {
+  const passes = passTokens === 1 ? '' : `, with ${formatCount('new token', passTokens)} in a pass`;
+  const takes = `${formatBytes(mostBytes, 2)} for ${formatBytes(keptBytes, 2)}${passes}`;
+  switch (layoutReason) {
+    case 'given':
+      return `as the model says: ${takes}`;
+    case 'small':
+      return `the first layout that takes at most 1.5 times the bytes of its tokens: ${takes}`;
+    case 'smallest':
+      return `as every layout takes more than 1.5 times the bytes of its tokens: ${takes}`;
+    case 'equal-tokens':
+      return `as tokens would differ in size between the reservations of another layout: ${takes}`;
+  }
+}
+
 function facts(answer: MemoryPlan): TableRow[] {
-  const { slots, maxTokens, tensors, reservations, pageBytes, sequence, memory, probes } = answer;
+  const { slots, maxTokens, tensors, reservations, pageBytes, sets, sequence, memory, probes } = answer;
+  const own = sets.length > 1 ? ` (${sets[0]!.kind})` : '';
+  const ranges = sets.length > 1
+    ? `${formatCount('reservation', reservations)}, together`
+    : `${formatCount('reservation', reservations)} of ${formatBytes(answer.reservationBytes)} =`;
   const slotPages = answer.slotStrideBytes / pageBytes;
   const rows: TableRow[] = [
-    ['layout', `${answer.layout}, pages of ${formatBytes(pageBytes)}`],
+    [`layout${own}`, `${answer.layout}, pages of ${formatBytes(pageBytes)}`],
     ['slots', `${formatNumber(slots)} of ${formatCount('token', maxTokens)}`],
     ['one token', `${formatBytes(answer.tokenBytes, 2)} in one tensor, ` +
       `${formatBytes(answer.totalTokenBytes, 2)} in all ${tensors}`],
-    ['one row', `${formatCount('page', answer.pagesPerRow)} = ${formatBytes(answer.rowBytes)} for ` +
+    [`one row${own}`, `${formatCount('page', answer.pagesPerRow)} = ${formatBytes(answer.rowBytes)} for ` +
       `${formatNumber(answer.tokensPerRow, 2)} tokens; a slot has up to ${formatNumber(answer.rowsPerSlot)}`],
-    ['a row on a GPU', `${formatNumber(answer.pagesPerRow)} cuMemMap and ${formatNumber(reservations)} cuMemSetAccess ` +
+    [`a row on a GPU${own}`, `${formatNumber(answer.pagesPerRow)} cuMemMap and ${formatNumber(answer.pagesPerRow)} cuMemSetAccess ` +
       `every ${formatNumber(answer.tokensPerRow, 2)} tokens of a sequence`],
-    ['one slot', `${formatBytes(answer.slotBytes)} in one reservation, ${formatBytes(answer.slotStrideBytes)} apart ` +
+    [`one slot${own}`, `${formatBytes(answer.slotBytes)} in one reservation, ${formatBytes(answer.slotStrideBytes)} apart ` +
       `(${formatCount('page', slotPages)})`],
-    ['addresses', `${formatCount('reservation', reservations)} of ${formatBytes(answer.reservationBytes)} = ` +
+    ['addresses', `${ranges} ` +
       `${formatBytes(answer.virtualBytes)}, ${answer.isReservable ? 'which cost nothing until mapped' : tooManyAddresses}`],
   ];
   if (sequence !== undefined) {

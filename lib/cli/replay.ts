@@ -97,14 +97,20 @@ function choice(flags: string, description: string, values: readonly string[], b
   return new Option(flags, description).choices(values).default(byDefault);
 }
 
+const everyToken = 'every layer is replayed as if it kept all tokens, since the prefix cache cannot resume others yet; '
+  + 'without `--prefix-cache` windows and chunks are replayed as such';
+
 async function runReplay(file: string | undefined, flags: ReplayFlags, command: Command): Promise<void> {
   refuseIgnored(command, file, flags);
   const reporter = flags.report === undefined ? undefined : await Reporter.load(); // a missing package is reported before the work
   const trace = openTrace(file, flags);
-  const { model, maxTokens, notes } = selectModel(flags, {
+  const { model: selected, maxTokens, notes } = selectModel(flags, {
     name: 'Llama-3.2-1B', model: DEFAULT_MODEL, maxTokens: file === undefined ? GENERATED_MAX_TOKENS : DEFAULT_MAX_TOKENS,
   });
   for (const note of notes) process.stderr.write(`Note: ${printable(note)}.\n`);
+  const keepsAll = flags.prefixCache && selected.layerSets !== undefined;
+  if (keepsAll) process.stderr.write(`Note: ${everyToken}.\n`);
+  const model = keepsAll ? { ...selected, layerSets: undefined } : selected;
   const stop = new AbortController();
   const interrupt = (): void => stop.abort();
   process.once('SIGINT', interrupt); // a second Ctrl-C ends at once

@@ -11,8 +11,7 @@ const channel = diagnostics.channel('virtual-kv:late-error');
 
 export class BackgroundErrors {
   readonly #cache: object;
-  /** Those of the mapper that were heard of. Read only. */
-  mapperErrors = 0;
+  #ofMappers = 0;
   #own = 0;
 
   constructor(cache: object) {
@@ -21,7 +20,7 @@ export class BackgroundErrors {
 
   /** All so far, as far as this thread has heard from the mapper. */
   get count(): number {
-    return this.#own + this.mapperErrors;
+    return this.#own + this.#ofMappers;
   }
 
   /** Does what follows a call that is done already: a failure of it is late. */
@@ -39,9 +38,9 @@ export class BackgroundErrors {
     this.#publish(error);
   }
 
-  /** The mapper has failed since the last time; of several failures the last one is published. */
-  addOfMapper({ lateErrors, lastError }: NativeMapperState): void {
-    this.mapperErrors = lateErrors;
+  /** A mapper has failed since it had met `before` failures; of several the last one is published. */
+  addOfMapper({ lateErrors, lastError }: NativeMapperState, before: number): void {
+    this.#ofMappers += lateErrors - before;
     this.#publish(lastError);
   }
 

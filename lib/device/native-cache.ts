@@ -42,9 +42,14 @@ export interface NativeCacheOptions {
   /** Per tensor: reservation, offset in that reservation's token, bytes. */
   readonly tensors: Float64Array;
   readonly scrub: boolean;
-  readonly mapper: boolean;
-  /** Host: says on stderr what a write hits where there is no memory. */
-  readonly namesFaults: boolean;
+  /**
+   * Whether rows are mapped in the background; or a cache of the same pool, whose thread does it for this one, too: the
+   * slots of both take turns, and each can be closed first. Throws KV_INTERNAL where that cache has none, and KV_CLOSED
+   * where it is closed.
+   */
+  readonly mapper: boolean | NativeCache;
+  /** Host: numbers of the tensors, which a write names on stderr where it hits no memory. */
+  readonly faultNames?: Float64Array;
 }
 
 export interface NativeCacheCounters {
@@ -59,8 +64,13 @@ export interface NativeCacheCounters {
   readonly detachedRows: number;
   /** Bytes of K and V copied within the cache. */
   readonly copiedBytes: number;
+  /** Of all rows, those that slid among them; their pages in `unmaps`. */
   readonly unmappedRows: number;
   readonly unmaps: number;
+  /** Rows unmapped in front of a slot. */
+  readonly slidRows: number;
+  /** Rows mapped with pages of rows that slid; in no other count of mapped rows. */
+  readonly handedRows: number;
   readonly scrubbedPages: number;
   readonly mappedRows: number;
   readonly mappedPages: number;
@@ -105,26 +115,43 @@ export interface NativeArena {
 }
 
 /**
- * Slots and rows. `pairs` is [slot, rows] × count.
+ * Slots and rows. `pairs` is [slot, rows] × count. A slot maps the rows from its first one, which is 0 until it slides,
+ * to `rows`, where they end; an empty one begins where it ends.
  *
  * The addon writes the arrays that the cache was opened with, on the JavaScript thread and only inside a call: what
- * `grow`, `shrink`, `admit`, `assign`, `alias`, `detach`, `cancel`, `quiesce` and `close` changed stands there when
- * they return or throw, and with it what the mapper has changed by then; no other call changes a slot. `synchronize` is
- * for the mapper's news alone. Where the memory of an array was given away, these calls do what they do and then throw
- * KV_INTERNAL, all but `close`.
+ * `grow`, `shrink`, `slide`, `admit`, `assign`, `alias`, `shareRows`, `detach`, `cancel`, `quiesce` and `close` changed
+ * stands there when they return or throw, and with it what the mapper has changed by then; no other call changes a
+ * slot. `synchronize` is for the mapper's news alone. Where the memory of an array was given away, these calls do what
+ * they do and then throw KV_INTERNAL, all but `close`.
  *
- * `shrink`, `admit`, `assign`, `alias` and `detach` cancel what the mapper was asked for the slot before they look at
- * it.
+ * `shrink`, `admit`, `assign`, `alias`, `shareRows` and `detach` cancel what the mapper was asked for the slot before
+ * they look at it.
  */
 export interface NativeCache {
   grow(pairs: Int32Array, count: number): void;
   request(pairs: Int32Array, count: number): void;
   /** Drops what the mapper was asked for the slot, and waits for the row at hand if it is the slot's. */
   cancel(slot: number): void;
-  /** Drops all requests and waits for the row at hand. */
+  /** Drops all requests of this cache and waits for its row at hand, and for a page that is being created. */
   quiesce(): void;
+  /** Unmaps from the end until the slot ends at row `rows`; before its first row, it is empty and begins there. */
   shrink(slot: number, rows: number): void;
-  /** Sets pages aside until the slot has `rows` rows; with fewer than it has, none are any more. */
+  /**
+   * Unmaps the rows before `first` of each slot; `triples` is [slot, first, rows] × count. Their pages become the rows
+   * that the slot lacks of those before `rows`, as far as they reach; the others go to the pool. Where no row is left
+   * the slot is empty and begins at `first`; an empty one moves there, so that `grow` maps from there on. What is set
+   * aside moves along; it loses rows only where pages do not come free, since others map them too, and the pool has
+   * none.
+   *
+   * The first refusal of the driver ends the call: slots before that one have slid, those behind are as before. Where
+   * it refused to unmap, the slot is as before; where it refused to map, the slot has slid, and the pages went to the
+   * pool. Where it refused the undo too, the slot is in quarantine.
+   */
+  slide(triples: Int32Array, count: number): void;
+  /**
+   * Sets pages aside until the slot has `rows` rows, counted from its first one; with fewer than it has, none are any
+   * more.
+   */
   earmark(slot: number, rows: number): void;
   assign(slot: number, tenant: bigint): void;
   /** Keeps the first `rows` rows of groups as `id`, and only those: `quads` is [slot, group, id, rows] × count. */
@@ -146,12 +173,17 @@ export interface NativeCache {
     slot: number, tenant: bigint, ids: Int32Array, from: number, to: number, rows: number, earmarkedRows: number,
     copySource: number, copyId: number, copyTokens: number, stream: bigint | undefined,
   ): void;
-  /** Maps the kept groups ids[from … to) behind the slot's rows. */
+  /** Maps the kept groups ids[from … to) behind the slot's rows; an empty slot begins at group `from` then. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
+  /**
+   * Maps what `fromSlot` maps before row `rows` in a slot that is empty, at the same place, for the same tenant: all or
+   * nothing, as `admit`. What is set aside for the slot keeps its number of rows: pages that this saves are free again.
+   */
+  shareRows(fromSlot: number, slot: number, rows: number): void;
   /**
    * Gives the slot pages of its own for the rows of a group that hold tokens before `tokens`, which are copied: from
    * `fromSlot`, which maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the
-   * call returns.
+   * call returns. Does nothing where the slot alone refers to the pages of those rows.
    */
   detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
   /**
@@ -165,8 +197,8 @@ export interface NativeCache {
    */
   put(quads: Int32Array, count: number, bytes: Uint8Array): void;
   /**
-   * Copies bytes of a slot, from byte `from` of its part of the reservation on, which are mapped: few, or such as were
-   * never touched.
+   * Copies bytes of a slot, from byte `from` of its part of the reservation on: few, or such as were never touched.
+   * Throws KV_COPY_OUT_OF_RANGE where one is not mapped.
    */
   read(slot: number, reservation: number, from: number, bytes: Uint8Array): void;
   /**
@@ -189,8 +221,9 @@ export interface NativeCache {
   counters(): NativeCacheCounters;
   address(reservation: number): bigint;
   /**
-   * Bytes [from, to) of a slot in a reservation, of which all before `to` are mapped; valid until `revoke`. V8 counts
-   * all that windows show as memory that it could free; one of up to 64 MiB takes the place of those that were revoked.
+   * Bytes [from, to) of a slot in a reservation, which are mapped, as are all from its first row to there; valid until
+   * `revoke`. V8 counts all that windows show as memory that it could free; one of up to 64 MiB takes the place of
+   * those that were revoked. Throws KV_COPY_OUT_OF_RANGE where `from` lies before the slot's first row.
    */
   window(slot: number, reservation: number, from: number, to: number): ArrayBuffer;
   /** To be called before a slot's windows are detached: for V8, the next ones take their place. */

@@ -8,8 +8,12 @@ export type NativeRows = Float32Array | Uint16Array | Uint8Array | bigint;
 export type Instructions = 'auto' | 'avx512' | 'avx2' | 'portable';
 
 export interface NativeKernelsOptions {
-  /** Per layer: address, slot, token and head bytes, heads, dim of K, then of V; query heads; scale. */
+  /**
+   * Per layer: address, slot, token and head bytes, heads, dim of K, then of V; query heads; scale; window, chunk and
+   * soft cap, 0 for none; of its sinks the address or 0, and their place in `sinks` or −1.
+   */
   readonly layers: Float64Array;
+  readonly sinks: Float64Array;
   /** Per reservation: address, slot bytes, token bytes. */
   readonly regions: Float64Array;
   readonly slots: number;
@@ -66,15 +70,18 @@ export interface NativeDense {
   multiply(...given: (NativeRows | number | boolean | undefined)[]): void;
   normalize(
     input: NativeRows, rows: number, weight: NativeRows, width: number, epsilon: number, output: NativeRows,
+    adds: boolean,
   ): void;
   /** `areNeighbours`: on the CPU alone. */
   rotate(
     rows: NativeRows, count: number, heads: number, dim: number, positions: Int32Array | bigint, table: NativeRows,
     areNeighbours: boolean,
   ): void;
-  gate(gate: NativeRows, up: NativeRows, count: number, output: NativeRows): void;
+  gate(gate: NativeRows, up: NativeRows, count: number, output: NativeRows, activation: number): void;
+  cap(values: NativeRows, count: number, cap: number): void;
   gather(
     table: NativeRows, dtype: number, width: number, tokens: Int32Array | bigint, rows: number, output: NativeRows,
+    factor: number,
   ): void;
   close(): void;
 }

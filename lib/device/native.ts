@@ -110,7 +110,7 @@ export interface Native {
   ) => NativePool;
   readonly NativeCache: new (
     /** `rows`: mapped rows, `isQuarantined`: 0 or 1; index the slot. */
-    pool: NativePool, options: NativeCacheOptions, rows: Int32Array, isQuarantined: Uint8Array,
+    pool: NativePool, options: NativeCacheOptions, rows: Int32Array, isQuarantined: Uint8Array, first?: Int32Array,
   ) => NativeCache;
   readonly NativeKernels: new (driver: NativeDriver, options: NativeKernelsOptions) => NativeKernels;
   readonly NativeDense: new (driver: NativeDriver | undefined, options: NativeDenseOptions) => NativeDense;

@@ -66,16 +66,19 @@ export class SlotViews {
 
   /**
    * Elements of `tensor` from the slot's first token on, as far as `mappedBytes` bytes of its stripe reach, at most 4
-   * GiB. Element [token, head, i] is at token · strides.tokenBytes / elementBytes + head · dim + i.
+   * GiB. Element [token, head, i] is at token · strides.tokenBytes / elementBytes + head · dim + i. Where only the
+   * bytes from `fromBytes` on are mapped, the array begins with the token at `skippedBytes`, the first whole one.
    */
   open(
     slot: number, { reservation, offsetBytes, dtype, strides: { elementBytes } }: ViewedTensor, mappedBytes: number,
+    fromBytes = 0, skippedBytes = 0,
   ): TensorView {
-    const bytes = Math.min(mappedBytes, maxWindowBytes);
-    const length = Math.floor((bytes - offsetBytes) / elementBytes);
+    const bytes = Math.min(mappedBytes, fromBytes + maxWindowBytes);
+    const start = offsetBytes + skippedBytes;
+    const length = Math.floor((bytes - start) / elementBytes);
     if (length <= 0) return arrayOver(dtype, new ArrayBuffer(0), 0, 0);
-    const { buffer } = this.#known(slot, reservation, 0, bytes) ?? this.#made(slot, reservation, 0, bytes);
-    return arrayOver(dtype, buffer, offsetBytes, length);
+    const window = this.#known(slot, reservation, fromBytes, bytes) ?? this.#made(slot, reservation, fromBytes, bytes);
+    return arrayOver(dtype, window.buffer, start - window.from, length);
   }
 
   /**

@@ -6,6 +6,8 @@ import { formatList } from '../base/format.js';
 import type { Tensor } from '../cache/slots.js';
 import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { Dtype } from '../base/dtypes.js';
+import type { Layout } from '../layout/layout.js';
+import type { ReadRules } from './attention-rules.js';
 import { kernelsOf } from './load-kernels.js';
 
 export interface LayerShape {
@@ -19,6 +21,14 @@ interface KernelLayer extends LayerShape {
   readonly keys: Tensor;
   readonly values: Tensor;
   readonly scale: number;
+  readonly rules: ReadRules | undefined;
+}
+
+/** Options of the kernels that are of a layer; an array has one of each layer. */
+interface LayerOptions {
+  readonly queryHeads?: number | readonly number[] | undefined;
+  readonly scale?: number | undefined;
+  readonly attention?: ReadRules | readonly (ReadRules | undefined)[] | undefined;
 }
 
 /** As native: `kMostDim` of kernels/cuda/parameters.h. */
@@ -34,19 +44,17 @@ export class KernelLayers {
   /** Number of the first layer in the whole model. */
   readonly #first: number;
 
-  /** Throws KV_INVALID_OPTION unless every layer's query heads are a multiple of its KV heads. */
-  constructor(cache: KvCache, queryHeads: number | readonly number[] | undefined, scale: number | undefined) {
+  /**
+   * Throws KV_INVALID_OPTION unless every layer's query heads are a multiple of its KV heads, and it has as many sinks.
+   */
+  constructor(cache: KvCache, { queryHeads, scale, attention }: LayerOptions) {
     this.#cache = cache;
     this.cacheDtype = cache.tensors[0]!.dtype;
     this.#first = cache.tensors[0]!.layer;
     const keys = cache.tensors.filter(({ role }) => role === 'key');
     const values = cache.tensors.filter(({ role }) => role === 'value');
-    if (Array.isArray(queryHeads) && queryHeads.length !== keys.length) {
-      throw createError('KV_INVALID_OPTION', {
-        reason: 'range', owner: 'Kernels', option: 'queryHeads', expected: `one number per layer (${keys.length})`,
-        received: queryHeads.length,
-      });
-    }
+    checkCount('queryHeads', queryHeads, keys.length, 'one number per layer');
+    checkCount('attention', attention, keys.length, 'the rules of each layer');
     this.#layers = keys.map((key, index) => {
       const heads = typeof queryHeads === 'object' ? queryHeads[index]! : queryHeads ?? key.heads;
       if (heads % key.heads !== 0) {
@@ -63,9 +71,12 @@ export class KernelLayers {
           received: Math.max(key.dim, values[index]!.dim),
         });
       }
+      const option = isList(attention) ? `attention[${index}]` : 'attention';
+      const rules = withinSet(isList(attention) ? attention[index] : attention, cache.layout, key.layer, option);
+      this.#checkSinks(rules, heads, `${option}.sinks`);
       return {
         keys: key, values: values[index]!, queryHeads: heads, kvHeads: key.heads, dim: key.dim,
-        valueDim: values[index]!.dim, scale: scale ?? 1 / Math.sqrt(key.dim),
+        valueDim: values[index]!.dim, scale: scale ?? 1 / Math.sqrt(key.dim), rules,
       };
     });
   }
@@ -95,17 +106,80 @@ export class KernelLayers {
     return this.#layers[index]!;
   }
 
-  /** Flattens them for native/addon/kernels_binding.cc: 14 numbers per layer, three per reservation. */
-  numbers(): { readonly layers: Float64Array; readonly regions: Float64Array } {
+  /**
+   * Flattens them for native/addon/kernels_binding.cc: 19 numbers per layer, three per reservation, and the sinks that
+   * have no address.
+   */
+  numbers(): { readonly layers: Float64Array; readonly regions: Float64Array; readonly sinks: Float64Array } {
     const { layout, tensors } = this.#cache;
-    const layers = this.#layers.flatMap(({ keys, values, queryHeads, scale }) =>
-      [...tensorNumbers(keys), ...tensorNumbers(values), queryHeads, scale]);
+    const all: number[] = [];
+    const layers = this.#layers.flatMap(({ keys, values, queryHeads, scale, rules }) => {
+      const { windowTokens = 0, chunkTokens = 0, softcap = 0, sinks } = rules ?? {};
+      const address = typeof sinks === 'bigint' ? Number(sinks) : 0;
+      const place = typeof sinks === 'object' ? all.length : -1;
+      if (typeof sinks === 'object') all.push(...sinks);
+      return [
+        ...tensorNumbers(keys), ...tensorNumbers(values), queryHeads, scale,
+        windowTokens, chunkTokens, softcap, address, place,
+      ];
+    });
     const regions = layout.reservations.flatMap(({ tokenBytes, slotStrideBytes }, reservation) => {
       const first = tensors.find((tensor) => tensor.reservation === reservation)!;
       return [Number(first.address) - first.offsetBytes, slotStrideBytes, tokenBytes];
     });
-    return { layers: Float64Array.from(layers), regions: Float64Array.from(regions) };
+    return { layers: Float64Array.from(layers), regions: Float64Array.from(regions), sinks: Float64Array.from(all) };
   }
+
+  #checkSinks(rules: ReadRules | undefined, queryHeads: number, option: string): void {
+    const sinks = rules?.sinks;
+    if (typeof sinks !== 'object') return;
+    if (kernelsOf(this.#cache.driver) === 'cuda') {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'type', owner: 'Kernels', option, expected: 'the address of device memory, a bigint',
+        received: Float32Array.from(sinks),
+      });
+    }
+    if (sinks.length !== queryHeads) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'Kernels', option, expected: `one number per query head (${queryHeads})`,
+        received: sinks.length,
+      });
+    }
+  }
+}
+
+/**
+ * The rules of a layer, which see no more than its layer set keeps: where they say neither window nor chunk, as much.
+ * Throws KV_INVALID_OPTION where they would read tokens that the cache has let go of.
+ */
+function withinSet(
+  rules: ReadRules | undefined, { sets }: Layout, layer: number, option: string,
+): ReadRules | undefined {
+  const { kind, windowTokens, chunkTokens = 0 } = sets.find(({ layers }) => layers.includes(layer))!;
+  if (kind === 'full') return rules;
+  const { windowTokens: window, chunkTokens: chunk, softcap, sinks } = rules ?? {};
+  if (window === undefined && chunk === undefined) {
+    return { windowTokens, chunkTokens: chunkTokens || undefined, softcap, sinks };
+  }
+  const isWithin = windowTokens === undefined ? chunk !== undefined && chunkTokens % chunk === 0
+    : (window ?? chunk!) <= windowTokens;
+  if (isWithin) return rules;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'Kernels', option,
+    expected: windowTokens === undefined ? `chunks that ${chunkTokens} is a multiple of`
+      : `a window of up to ${windowTokens} tokens`,
+    received: window ?? chunk,
+    hint: `The cache keeps no more of layer ${layer} (\`model.layerSets\`).`,
+  });
+}
+
+const isList = <T>(value: T | readonly T[] | undefined): value is readonly T[] => Array.isArray(value);
+
+function checkCount(option: string, value: unknown, layers: number, expected: string): void {
+  if (!Array.isArray(value) || value.length === layers) return;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'Kernels', option, expected: `${expected} (${layers})`, received: value.length,
+  });
 }
 
 function tensorNumbers({ address, strides, heads, dim }: Tensor): number[] {

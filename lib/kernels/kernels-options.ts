@@ -10,6 +10,7 @@ import {
   arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, streamField, withDefault, type Field,
 } from '../base/options.js';
 import { isArray, isShared, typedArrayKind } from '../base/typed-arrays.js';
+import { rulesField, type AttentionRules, type ReadRules } from './attention-rules.js';
 
 /** Types of activations, and of caches with attention. */
 export type RowDtype = 'float32' | 'float16' | 'bfloat16';
@@ -25,6 +26,11 @@ export interface KernelsOptions {
   readonly queryHeads?: number | readonly number[] | undefined;
   /** Factor of the products of queries and keys. Default 1 / √headDim. */
   readonly scale?: number | undefined;
+  /**
+   * Windows, chunks, soft caps and sinks of every layer, or of each layer in turn. A layer of a set with a window or
+   * chunks (`model.layerSets`) sees no more than that. Default: as much as the cache keeps of the layer, and no more.
+   */
+  readonly attention?: AttentionRules | readonly (AttentionRules | undefined)[] | undefined;
   /** Type of the activations: new K and V, queries, outputs. Default float32. */
   readonly rowDtype?: RowDtype | undefined;
   /** host: threads, the caller's included. Default: one per processor. */
@@ -51,6 +57,12 @@ const headsField: Field<number | readonly number[]> = (value, place) => {
   return isArray(value) ? headsOfLayers(value, place) : positive(value, place);
 };
 
+const rulesOfLayers = arrayOf(optional(rulesField));
+
+const attentionField: Field<ReadRules | readonly (ReadRules | undefined)[]> = (value, place) => {
+  return isArray(value) ? rulesOfLayers(value, place) : rulesField(value, place);
+};
+
 /** `auto`, or vector instructions of this machine. */
 export const instructionsField: Field<Instructions> = (value, place) => {
   const wanted = oneOf(['auto', 'avx512', 'avx2', 'portable'])(value, place);
@@ -65,6 +77,7 @@ const spec = {
   cache: instanceOf(KvCache),
   queryHeads: optional(headsField),
   scale: optional(number()),
+  attention: optional(attentionField),
   rowDtype: withDefault(oneOf(['float32', 'float16', 'bfloat16']), 'float32'),
   threads: withDefault(integer({ min: 1, max: 1024 }), 0),
   instructions: withDefault(instructionsField, 'auto'),

@@ -70,14 +70,14 @@ export class Kernels {
    * KV_INVALID_OPTION, KV_KERNELS_REFUSED, or the driver's error. Close it before its cache.
    */
   constructor(options: KernelsOptions) {
-    const { cache, queryHeads, scale, rowDtype, ...rest } = readKernelsOptions(options);
+    const { cache, queryHeads, scale, attention, rowDtype, ...rest } = readKernelsOptions(options);
     cache.lifetime.check('open kernels over it');
     this.cache = cache;
     this.rowDtype = rowDtype;
     this.#cache = cache;
     this.#isOnCpu = kernelsOf(cache.driver) === 'cpu';
     this.#rowArray = rowDtype === 'float32' ? 'Float32Array' : 'Uint16Array';
-    this.#layers = new KernelLayers(cache, queryHeads, scale);
+    this.#layers = new KernelLayers(cache, { queryHeads, scale, attention });
     this.#stream = rest.stream;
     this.#work = cache.driver.workOn(rest.stream, 'Kernels');
     this.#spans = new StepSpans(cache);
@@ -119,11 +119,11 @@ export class Kernels {
   }
 
   /**
-   * Attention of one new token per sequence (0: the sequence is left out) over all tokens of its slot, the new one
-   * included: call it after `append`. `queries` is `[row, queryHead, dim]`, `output` `[row, queryHead, valueDim]`;
-   * query heads h · group … share KV head h. Bound by memory: K and V of each sequence are read once, by all threads
-   * together even when there is one sequence. Throws as `append`, and KV_INVALID_OPTION when a sequence has more than
-   * one new token.
+   * Attention of one new token per sequence (0: the sequence is left out) over all tokens of its slot, or those that
+   * the layer's rules let it see, the new one included: call it after `append`. `queries` is `[row, queryHead, dim]`,
+   * `output` `[row, queryHead, valueDim]`; query heads h · group … share KV head h. Bound by memory: K and V of each
+   * sequence are read once, by all threads together even when there is one sequence. Throws as `append`, and
+   * KV_INVALID_OPTION when a sequence has more than one new token.
    */
   decodeAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {
     const owner = 'Kernels.decodeAttention';
@@ -144,7 +144,8 @@ export class Kernels {
 
   /**
    * Causal attention of any number of new tokens per sequence: new token j sees the slot's tokens from before the step
-   * and the new tokens up to j, so that a prompt can come in chunks, and after a cached prefix. Shapes and errors as
+   * and the new tokens up to j, as far as the layer's rules let it, so that a prompt can come in parts, and after a
+   * cached prefix. Shapes and errors as
    * `decodeAttention`. Bound by arithmetic: K and V are read once for 64 queries.
    */
   prefillAttention(layer: number, sequences: StepSequences, queries: RowBuffer, output: RowBuffer): void {

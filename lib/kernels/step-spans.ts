@@ -69,7 +69,8 @@ export class StepSpans {
   noteQueued(stream: bigint): void {
     const entries = this.#entries;
     for (let at = 0; at < span * this.#count; at += span) {
-      if (entries[at + 2]! > 0) this.#cache.access.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 2]!);
+      const [slot, length, tokens] = [entries[at]!, entries[at + 1]!, entries[at + 2]!];
+      if (tokens > 0) this.#cache.access.hasQueued(stream, slot, length, length + tokens);
     }
   }
 
@@ -133,7 +134,7 @@ export class StepSpans {
         });
       }
       this.#seen[slot] = this.#reading;
-      if (added > 0) access.requireMapped('run kernels over', slot, length + added);
+      if (added > 0) access.requirePass('run kernels over', slot, length, length + added);
       this.#add(index, slot, length, added);
     }
   }

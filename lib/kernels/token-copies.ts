@@ -66,8 +66,8 @@ export class TokenCopies {
     const entries = this.#entries;
     for (let at = 0; at < numbers * this.#count; at += numbers) {
       const tokens = entries[at + 4]!;
-      access.requireMapped('copy', entries[at]!, entries[at + 1]! + tokens);
-      access.requireMapped('copy', entries[at + 2]!, entries[at + 3]! + tokens);
+      access.requireTokens('copy', entries[at]!, entries[at + 1]!, entries[at + 1]! + tokens);
+      access.requireTokens('copy', entries[at + 2]!, entries[at + 3]!, entries[at + 3]! + tokens);
       access.requireWritable('copy to', entries[at + 2]!, entries[at + 3]!, entries[at + 3]! + tokens);
     }
   }
@@ -76,8 +76,10 @@ export class TokenCopies {
   noteQueued(stream: bigint): void {
     const entries = this.#entries;
     for (let at = 0; at < numbers * this.#count; at += numbers) {
-      this.#cache.access.hasQueued(stream, entries[at]!, entries[at + 1]! + entries[at + 4]!);
-      this.#cache.access.hasQueued(stream, entries[at + 2]!, entries[at + 3]! + entries[at + 4]!);
+      for (const side of [at, at + 2]) {
+        const from = entries[side + 1]!;
+        this.#cache.access.hasQueued(stream, entries[side]!, from, from + entries[at + 4]!);
+      }
     }
   }
 }

@@ -220,6 +220,17 @@ export interface KvCacheOptions {
   readonly sideBudgetBytes?: number | undefined;
   /** Released sequences whose side tensors hand-overs may still keep. 0 … 1,048,576. Default: as many as `slots`. */
   readonly handOverSlots?: number | undefined;
+  /**
+   * Most new tokens of a sequence in a pass, for `reserve: 'prompt'` in layers that keep the last tokens alone
+   * (`model.layerSets`): what a prompt needs there at once is set aside, and not all of it. A longer pass finds pages
+   * or is refused. 1 … 2³¹ − 1. Default: a prompt is computed in one pass.
+   */
+  readonly passTokens?: number | undefined;
+  /**
+   * Tokens that `truncate` can take back at any time, also in layers that keep the last tokens alone: as many as an
+   * engine drafts at once. 0 … 2³¹ − 1. Default 0.
+   */
+  readonly rollbackTokens?: number | undefined;
   /** `background`: a thread maps ahead of need. `off`: everything is mapped in `prepare`. Default `background`. */
   readonly mapper?: 'background' | 'off' | undefined;
 }
@@ -256,6 +267,8 @@ const spec = {
   sideDriver: optional(sideDriverField),
   sideBudgetBytes: optional(integer({ min: 1 })),
   handOverSlots: optional(integer({ max: 2 ** 20 })),
+  passTokens: optional(integer({ min: 1, max: 2 ** 31 - 1 })),
+  rollbackTokens: withDefault(integer({ max: 2 ** 31 - 1 }), 0),
   mapper: withDefault(oneOf(['background', 'off']), 'background'),
 };
 

@@ -8,7 +8,6 @@
 import { callable, checkInteger, readArray } from '../base/options.js';
 import { checkStack } from '../base/stack.js';
 import type { Driver } from '../device/driver.js';
-import { cacheNews } from '../device/native.js';
 import type { PagePool, PoolMember } from '../device/page-pool.js';
 import { unclosed, type Membership } from '../device/weak-users.js';
 import { leaseCheck, Sequence, type TokenSelection } from '../cache/sequence.js';
@@ -62,7 +61,7 @@ export class KvCache {
   constructor(options: KvCacheOptions) {
     const parts = openCache(readKvCacheOptions(options), this);
     const { memory, supply, leases, tiers } = parts;
-    this.layout = memory.layout;
+    this.layout = parts.layout;
     this.pool = memory.pool;
     this.prefixes = parts.prefixes;
     this.tensors = memory.tensors;
@@ -88,6 +87,20 @@ export class KvCache {
   /** Sequences that can be alive at once: the option `slots`. The layout has a few slots more where there are tiers. */
   get maxSequences(): number {
     return this.#parts.memory.slots.sequences;
+  }
+
+  /**
+   * Most pages that a sequence of `tokens` tokens has, of which `promptTokens` are its prompt: in layers that keep the
+   * last tokens alone, those of a pass over its prompt. @internal
+   */
+  pagesFor(tokens: number, promptTokens = tokens): number {
+    const { layout, windows } = this.#parts.memory;
+    return layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(promptTokens);
+  }
+
+  /** Whether `truncate` always takes so many tokens back. @internal */
+  canTakeBack(tokens: number): boolean {
+    return this.#parts.memory.windows.canTakeBack(tokens);
   }
 
   /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
@@ -317,7 +330,7 @@ export class KvCache {
     await waitUntil('the mapper', readWaitOptions('KvCache.settled', options), () => {
       this.lifetime.enter('wait for the mapper');
       this.#parts.leases.synchronize();
-      return this.#parts.memory.news[cacheNews.isIdle] === 1;
+      return this.#parts.memory.isMapperIdle;
     }, byAsking, 'Raise `timeoutMs`, or map earlier with `growth: ahead(…)`.');
   }
 
@@ -426,18 +439,20 @@ export class KvCache {
    */
   close(): void {
     if (this.lifetime.isClosed) return;
-    const { memory: { native, views, background, slots, fences }, side, closeSide, ownsPool } = this.#parts;
+    const { memory, side, closeMemory, closeSide, ownsPool } = this.#parts;
+    const { views, windows, background, slots, fences } = memory;
     if (this.lifetime.beginClose()) {
       this.#parts.tiers?.end();
       slots.endAll();
       this.#parts.tiers?.selections.endAll();
       views.revokeAll();
+      for (const set of windows.all) set.views.revokeAll();
       side.close();
       this.prefixes.close();
     }
     fences.finish();
     closeSide();
-    native.close();
+    closeMemory();
     this.pool.removeUser(this.#membership.memory);
     if (ownsPool) this.pool.close();
     else background.attempt(() => this.pool.keepToBudget());

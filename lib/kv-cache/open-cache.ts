@@ -10,7 +10,7 @@ import { native as addon, type NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import { Lifetime, type PolicyGuard } from '../device/lifetime.js';
 import type { Unclosed } from '../device/weak-users.js';
-import { computeLayout, type Layout } from '../layout/layout.js';
+import { computeLayout, type Layout, type LayerSetLayout } from '../layout/layout.js';
 import { readModelShape } from '../layout/model-shape.js';
 import type { SelectedOf, EvictionPolicy, EvictionPolicyFactory } from '../prefix/eviction/eviction-policy.js';
 import { PrefixIndex } from '../prefix/prefix-index.js';
@@ -39,6 +39,7 @@ import { SlotAccess } from '../cache/slot-access.js';
 import { SlotChoice } from '../cache/slot-choice.js';
 import { SlotFences } from '../cache/slot-fences.js';
 import { SlotMemory, Slots } from '../cache/slots.js';
+import { WindowSet, WindowSets } from '../cache/window-sets.js';
 import { SlotViews } from '../device/slot-views.js';
 
 /** The parts of an open cache. */
@@ -55,6 +56,10 @@ export interface CacheParts extends SequenceOwner {
   readonly access: SlotAccess;
   /** Undefined without tiers. */
   readonly tiers: CacheTiers | undefined;
+  /** As computed from the model: `memory.layout` has an empty set before these where no layer keeps all tokens. */
+  readonly layout: Layout;
+  /** Closes the memory of the layer sets. Does not refer to the cache. */
+  readonly closeMemory: () => void;
   /** Closes the memory of the side tensors. Does not refer to the cache. */
   readonly closeSide: () => void;
 }
@@ -62,45 +67,90 @@ export interface CacheParts extends SequenceOwner {
 /** `cache`: for events and warnings. Throws KV_OUT_OF_ADDRESS_SPACE, KV_INVALID_OPTION and what the driver throws. */
 export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
   const { pool, isOwn } = openPool(read);
-  let native: NativeCache | undefined;
+  const natives: NativeCache[] = [];
   try {
     const model = readModelShape(read.model);
     const layout = computeLayout({
       model, layout: read.layout, slots: read.slots + slotsForTransfers(read), maxTokens: read.maxTokens,
       pageBytes: pool.pageBytes,
     });
+    checkSets(layout, read);
+    const inner = withFullSet(layout);
     checkRows(layout);
     checkBudget(layout, pool, isOwn);
     const { native: driver, info: { hasStreams } } = pool.driver;
     const fences = new SlotFences({
       driver: () => driver, slots: layout.slots, stream: hasStreams ? read.stream : undefined,
-      isQueued: hasStreams && read.work === 'queued',
+      isQueued: hasStreams && read.work === 'queued', hasWindows: inner.sets.length > 1,
     });
-    const slots = new Slots(layout, fences, read.slots);
-    native = openNative(pool, layout, slots, read);
-    return openParts({ ...read, model }, cache, { native, pool, layout, slots, fences }, isOwn);
+    const slots = new Slots(inner, fences, read.slots);
+    const memories = inner.sets.map((set, index) => {
+      const { rows, isQuarantined } = index === 0 ? slots : newRows(layout.slots);
+      const first = new Int32Array(index === 0 ? 0 : layout.slots);
+      const native = openNative(pool, layout, set, { rows, isQuarantined, first }, read, natives[0]);
+      natives.push(native);
+      return { layout: set, native, first, rows, isQuarantined };
+    });
+    return openParts({ ...read, model }, cache, layout, { memories, pool, layout: inner, slots, fences }, isOwn);
   } catch (error) {
-    native?.close();
+    closingOf(natives)();
     if (isOwn) pool.close();
     throw error;
   }
 }
 
 /** Must not refer to the cache: the addon's part of it, and the pool that knows it, closed if it is the cache's own. */
-export function unclosedCache({ memory: { native, pool }, closeSide, ownsPool }: CacheParts): Unclosed {
+export function unclosedCache({ memory, closeMemory, closeSide, ownsPool }: CacheParts): Unclosed {
+  const { native, pool, fences } = memory;
   return {
     what: 'A KvCache',
     giveBack: () => {
+      fences.abandon();
       closeSide();
-      native.close();
+      closeMemory();
       pool.removeUser(native);
       if (ownsPool) pool.close();
     },
   };
 }
 
-interface OpenMemory {
+const noRows = {
+  maxTokenBytes: 0, pagesPerRow: 0, rowBytes: 0, tokensPerRow: Infinity, maxRows: 0, groupRows: 1,
+  rowsFor: () => 0, pagesFor: () => 0, pagesBetween: () => 0, pagesIn: () => 0, usedBytes: () => 0,
+};
+
+/** With a set of no layers first, where none keeps all tokens: lengths and slots are those of the first set. */
+function withFullSet(layout: Layout): Layout {
+  if (layout.sets[0]!.kind === 'full') return layout;
+  const rows = { ...noRows, tokensIn: () => layout.maxTokens };
+  const empty: LayerSetLayout = {
+    ...rows, kind: 'full', layers: [], tensors: [], reservations: { first: 0, count: 0 }, layout: 'fused',
+    layoutReason: 'given', firstToken: () => 0, firstRow: () => 0, mostRows: () => 0,
+  };
+  return { ...layout, ...rows, sets: [empty, ...layout.sets] };
+}
+
+/** The rows of one layer set, by slot, as the addon writes them. */
+interface SetMemory {
+  readonly layout: LayerSetLayout;
   readonly native: NativeCache;
+  readonly first: Int32Array;
+  readonly rows: Int32Array;
+  readonly isQuarantined: Uint8Array;
+}
+
+function newRows(slots: number): { readonly rows: Int32Array; readonly isQuarantined: Uint8Array } {
+  return { rows: new Int32Array(slots), isQuarantined: new Uint8Array(slots) };
+}
+
+/** Closes them. Idempotent; after a failure of the driver call it again. Refers to nothing else, not to the cache. */
+function closingOf(natives: readonly NativeCache[]): () => void {
+  return () => { for (const native of natives) native.close(); };
+}
+
+interface OpenMemory {
+  /** Of each layer set; the first has all tokens. */
+  readonly memories: readonly SetMemory[];
   readonly pool: PagePool;
   readonly layout: Layout;
   readonly slots: Slots;
@@ -108,14 +158,20 @@ interface OpenMemory {
 }
 
 function openParts(
-  read: ReadKvCacheOptions, cache: object, { native, pool, layout, slots, fences }: OpenMemory, ownsPool: boolean,
+  read: ReadKvCacheOptions, cache: object, outer: Layout, { memories, pool, layout, slots, fences }: OpenMemory,
+  ownsPool: boolean,
 ): CacheParts {
   const { guard } = pool;
   const background = new BackgroundErrors(cache);
+  const isScrubbed = read.scrub !== 'off';
+  const views = memories.map(({ native }) => new SlotViews(native, cache, background));
+  const windows = memories.slice(1).map((memory, index) =>
+    new WindowSet({ ...memory, pageBytes: layout.pageBytes, views: views[index + 1]! }));
   const memory = new SlotMemory({
-    native, pool, layout, slots, fences, views: new SlotViews(native, cache, background), background,
-    isScrubbed: read.scrub !== 'off',
+    native: memories[0]!.native, pool, layout, slots, fences, views: views[0]!, background,
+    windows: new WindowSets(windows, slots, fences, { ...read, isScrubbed }), isScrubbed,
   });
+  const natives = memories.map(({ native }) => native);
   const options = guarded(read.prefixCache, guard, background);
   const { index, encoder, events, texts, selected } = openIndex(options, cache, memory);
   const registry = new RowRegistry(memory, index);
@@ -152,8 +208,8 @@ function openParts(
     events?.followTiers(tiers.placedBlocks());
   }
   return {
-    memory, cached, tokens, supply, side, sideRows: new SideRows(side, pool.driver), closeSide, leases, steps,
-    ahead, lifetime, ownsPool,
+    memory, cached, tokens, supply, side, sideRows: new SideRows(side, pool.driver), leases, steps, ahead, lifetime,
+    layout: outer, ownsPool, closeSide, closeMemory: closingOf(natives),
     prefixes: new Prefixes(new Prompts(lifetime, encoder, layout.tensors), {
       texts: new CachedTexts(memory, leases, cached, side, tiers), statistics, events, isOn: options !== 'off', cache,
     }),
@@ -175,23 +231,30 @@ function sideToOpen(
   };
 }
 
+/** `mapper`: of the first set, whose thread maps for all. */
 function openNative(
-  pool: PagePool, layout: Layout, { rows, isQuarantined }: Slots, { scrub, mapper }: ReadKvCacheOptions,
+  pool: PagePool, layout: Layout, set: LayerSetLayout, bound: Pick<SetMemory, 'rows' | 'isQuarantined' | 'first'>,
+  read: ReadKvCacheOptions, mapper: NativeCache | undefined,
 ): NativeCache {
-  const { pageBytes, slots, maxTokens, reservations, tensors } = layout;
+  const { pageBytes, slots, maxTokens } = layout;
+  const { first, count } = set.reservations;
+  const reservations = layout.reservations.slice(first, first + count);
   const options = {
-    pageBytes, slots, maxTokens, scrub: scrub !== 'off', mapper: mapper === 'background',
-    namesFaults: Boolean(process.env['VKV_DEBUG']) && pool.driver.kind === 'host',
+    pageBytes, slots, maxTokens, scrub: read.scrub !== 'off', mapper: read.mapper === 'background' ? mapper ?? true : false,
+    faultNames: Float64Array.from(process.env['VKV_DEBUG'] && pool.driver.kind === 'host' ? set.tensors : []),
     tokenBytes: Float64Array.from(reservations, ({ tokenBytes }) => tokenBytes),
-    tensors: Float64Array.from(
-      tensors.flatMap(({ reservation, offsetBytes, tokenBytes }) => [reservation, offsetBytes, tokenBytes])),
+    tensors: Float64Array.from(set.tensors.map((index) => layout.tensors[index]!).flatMap(
+      ({ reservation, offsetBytes, tokenBytes }) => [reservation - first, offsetBytes, tokenBytes])),
   };
   try {
-    return new (addon().NativeCache)(pool.native, options, rows, isQuarantined);
+    const { rows, isQuarantined } = bound;
+    return bound.first.length === 0
+      ? new (addon().NativeCache)(pool.native, options, rows, isQuarantined)
+      : new (addon().NativeCache)(pool.native, options, rows, isQuarantined, bound.first);
   } catch (error) {
     if (!isKvError(error, 'KV_OUT_OF_ADDRESS_SPACE')) throw error;
     throw createError('KV_OUT_OF_ADDRESS_SPACE', {
-      bytes: layout.virtualBytes, reservations: reservations.length, slots, maxTokens,
+      bytes: layout.virtualBytes, reservations: layout.reservations.length, slots, maxTokens,
     }, { cause: error });
   }
 }
@@ -258,10 +321,31 @@ function slotsForTransfers({ prefixCache }: ReadKvCacheOptions): number {
   return prefixCache === 'off' || prefixCache.tiers.length === 0 ? 0 : transferSlots;
 }
 
+/** Until prefixes can be resumed in layers that have let go of their tokens, caches with such layers keep none. */
+function checkSets({ sets, constantSets }: Layout, { prefixCache }: ReadKvCacheOptions): void {
+  const planned = constantSets.find(({ kind }) => kind !== 'shared');
+  if (planned !== undefined) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner: 'KvCache', option: 'model.layerSets', received: planned.kind,
+      expected: 'sets of kind full, window, chunk and shared',
+      hint: '`vkv plan` and `computeLayout` count the others; a later version keeps them.',
+    });
+  }
+  const unsupported = sets.find(({ kind }) => kind !== 'full');
+  if (unsupported === undefined || prefixCache === 'off') return;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'KvCache', option: 'prefixCache', received: prefixCache,
+    expected: `'off' with a layer set of kind \`${unsupported.kind}\``,
+    hint: 'Such layers let go of tokens, so that a cached prompt could not be resumed there; a later version keeps ' +
+      'points to resume at.',
+  });
+}
+
 /** What is kept per row of a slot fits one typed array, and its number a 32-bit integer. */
 const mostRows = 2 ** 28;
 
-function checkRows({ maxTokens, maxRows }: Layout): void {
+function checkRows({ maxTokens, sets }: Layout): void {
+  const maxRows = Math.max(...sets.map((set) => set.maxRows));
   if (maxRows <= mostRows) return;
   throw createError('KV_INVALID_SHAPE', {
     option: 'maxTokens', value: maxTokens,
@@ -272,7 +356,7 @@ function checkRows({ maxTokens, maxRows }: Layout): void {
 
 /** With less than a row no token could ever be computed. */
 function checkBudget(layout: Layout, pool: PagePool, isOwn: boolean): void {
-  const rowPages = layout.pagesFor(1);
+  const rowPages = layout.sets.reduce((pages, set) => pages + set.pagesFor(1), 0);
   if (pool.counts().budgetPages >= rowPages) return;
   const rowBytes = formatNumber(rowPages * layout.pageBytes);
   throw createError('KV_INVALID_OPTION', {

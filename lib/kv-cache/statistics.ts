@@ -6,8 +6,8 @@ import type { CachedBy, SlotLeases } from '../cache/admission.js';
 import type { CachedRows } from '../cache/cached-rows.js';
 import type { RowSupply } from '../cache/row-supply.js';
 import { type SlotMemory, slotStates } from '../cache/slots.js';
-import { cacheNews, type NativeCacheCounters } from '../device/native.js';
-import type { Layout } from '../layout/layout.js';
+import type { NativeCacheCounters } from '../device/native.js';
+import type { LayerSetLayout } from '../layout/layout.js';
 import { type DroppedRows, type DropReason, dropReasons } from '../prefix/row-ledger.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import type { PrefixDropReason } from './prefix-events.js';
@@ -54,6 +54,18 @@ export interface CacheCounts {
   readonly admissibleTokens: number;
   /** Valid tokens of active sequences. */
   readonly usedTokens: number;
+  /** By layer set, in the order of `layout.sets`: what of the above is mapped for it. */
+  readonly sets: readonly LayerSetCounts[];
+}
+
+/** What is mapped for a layer set. */
+export interface LayerSetCounts {
+  /** As in `layout.sets`. */
+  readonly kind: LayerSetLayout['kind'];
+  /** Rows mapped in all slots together, each mapping counted. */
+  readonly mappedRows: number;
+  /** Mappings of pages. */
+  readonly mappedPages: number;
 }
 
 /** Sums since the cache was opened. Maps and unmaps count pages; `foreground` is what some `prepare` waited for. */
@@ -94,7 +106,7 @@ export class CacheStatistics {
   }
 
   counts(): CacheCounts {
-    const { native, pool, slots: numbers, layout, background } = this.#memory;
+    const { pool, slots: numbers, layout, windows, background } = this.#memory;
     const { index } = this.#cached;
     background.attempt(() => {
       this.#cached.flushBesideWithheld();
@@ -115,38 +127,49 @@ export class CacheStatistics {
       if (state === slotStates.active) usedTokens += numbers.length[slot]!;
     }
     const idleSlots = Math.min(slots[slotStates.idle]!, numbers.freeSequences);
-    const { mappedRows, mappedPages } = native.counters();
+    const sets = this.#memory.natives.map((set, index) => ({ ...layout.sets[index]!, ...set.counters() }))
+      .filter(({ layers }) => layers.length > 0)
+      .map(({ kind, mappedRows, mappedPages }): LayerSetCounts => ({ kind, mappedRows, mappedPages }));
+    const sum = (of: 'mappedRows' | 'mappedPages'): number => sets.reduce((total, counts) => total + counts[of], 0);
     const admissiblePages = pool.obtainablePages();
-    const admissibleRows = idleSlots === 0 ? 0 : rowsIn(admissiblePages, layout);
+    const isAdmissible = (tokens: number): boolean =>
+      layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(tokens) <= admissiblePages;
     return {
       idleSlots, activeSlots: slots[slotStates.active]!,
       retiringSlots: slots[slotStates.retiring]!, quarantinedSlots,
-      mappedRows, mappedPages, idleRows, cachedRows: index.heldRows * layout.groupRows,
+      mappedRows: sum('mappedRows'), mappedPages: sum('mappedPages'), idleRows, cachedRows: index.heldRows * layout.groupRows,
       pooledRows: index.pooledRows * layout.groupRows, reclaimablePages: this.#supply.reclaimablePages(),
-      admissiblePages, admissibleTokens: layout.tokensIn(admissibleRows), usedTokens,
+      admissiblePages, usedTokens, sets,
+      admissibleTokens: idleSlots === 0 ? 0 : mostTokens(layout.maxTokens, isAdmissible),
     };
   }
 
   metrics(): CacheMetrics {
-    const { native, background } = this.#memory;
+    const { background } = this.#memory;
     this.#memory.synchronize();
+    const [counters, ...others] = this.#memory.natives.map((native) => native.counters());
+    const sums = { ...counters! } as Record<keyof NativeCacheCounters, number>;
+    for (const set of others) {
+      for (const name of Object.keys(set) as (keyof NativeCacheCounters)[]) sums[name] += set[name];
+    }
     return {
-      ...native.counters(), acquired: this.#leases.acquired, released: this.#leases.released,
+      ...sums, acquired: this.#leases.acquired, released: this.#leases.released,
       lateErrors: background.count,
-      droppedRequests: this.#memory.news[cacheNews.droppedRequests]!,
+      droppedRequests: this.#memory.droppedRequests,
     };
   }
 
   /** Throws KV_INTERNAL unless free + in use + quarantined = created and the cache's own records agree with it. */
   verify(): void {
-    const { native, pool } = this.#memory;
+    const { natives, pool } = this.#memory;
     this.#cached.index.verify();
     this.#cached.registry.verify();
     this.#side.verify();
     // While the mapper maps, pages are taken before they are counted as mapped here. Once idle it stays so during this
     // call.
-    const isStill = this.#ownsPool && native.mapperState().isIdle;
-    const own = native.verify();
+    const isStill = this.#ownsPool && natives.every((native) => native.mapperState().isIdle);
+    this.#memory.windows.verify();
+    const own = natives.reduce((pages, native) => pages + native.verify(), 0);
     const { freePages, mappedPages, quarantinedPages, createdPages } = pool.counts();
     const isOwnRight = isStill ? own === mappedPages : own <= mappedPages;
     if (freePages + mappedPages + quarantinedPages === createdPages && isOwnRight) return;
@@ -169,13 +192,13 @@ export class CacheStatistics {
   }
 }
 
-/** Rows of a slot that so many pages are enough for. */
-function rowsIn(pages: number, { maxRows, pagesFor }: Layout): number {
+/** The most tokens, 0 … `maxTokens`, that fit, where fewer always fit as well. */
+function mostTokens(maxTokens: number, isFitting: (tokens: number) => boolean): number {
   let enough = 0;
-  for (let tooMany = maxRows + 1; tooMany - enough > 1;) {
-    const rows = Math.floor((enough + tooMany) / 2);
-    if (pagesFor(rows) <= pages) enough = rows;
-    else tooMany = rows;
+  for (let tooMany = maxTokens + 1; tooMany - enough > 1;) {
+    const tokens = Math.floor((enough + tooMany) / 2);
+    if (isFitting(tokens)) enough = tokens;
+    else tooMany = tokens;
   }
   return enough;
 }

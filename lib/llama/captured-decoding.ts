@@ -41,12 +41,12 @@ export class CapturedDecoding {
     const most = sizes.at(-1)!;
     this.close();
     const at = this.#buffers.activations(config, most, most);
-    const table = this.#buffers.table('rotary', rotary.upTo(maxTokens));
+    const tables = rotary.upTo(maxTokens, (name, table) => this.#buffers.table(`rotary ${name}`, table));
     this.#steps = kernels.captureSteps({
       sizes,
       record: (step) => {
         const { size: count, tokens, positions } = step;
-        const rows = { count, tokens, positions, sequences: step, attention: 'decodeAttention', table, at } as const;
+        const rows = { count, tokens, positions, sequences: step, attention: 'decodeAttention', tables, at } as const;
         layers.compute(rows);
         layers.computeLogits(rows);
       },

@@ -36,6 +36,11 @@ export class ConfigReader {
     return this.#number(name, fallback, 'a number', Number.isFinite);
   }
 
+  /** Undefined where it is missing. */
+  optional(name: string): number | undefined {
+    return this.json[name] === undefined || this.json[name] === null ? undefined : this.positive(name);
+  }
+
   /** False where it is missing. */
   flag(name: string): boolean {
     const value = this.json[name] ?? false;

@@ -107,7 +107,7 @@ function checkResults(results: 'fast' | 'exact', driver: Driver): void {
 export interface GivenRows {
   /** Token of the prompt, from 0. */
   readonly at: number;
-  /** [token, hidden size], in place of the tokens' embeddings. */
+  /** [token, hidden size], in place of the tokens' embeddings, as the first layer takes them: multiplied already where a Gemma does so. */
   readonly rows: Float32Array;
 }
 

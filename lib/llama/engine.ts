@@ -14,7 +14,7 @@ import { kernelsOf } from '../kernels/load-kernels.js';
 
 import { CapturedDecoding } from './captured-decoding.js';
 import { givenTo, readLlamaEngineOptions, type LlamaEngineOptions } from './engine-options.js';
-import { LlamaLayers, type Attention, type PassRows } from './layers.js';
+import { attentionRules, LlamaLayers, type Attention, type PassRows } from './layers.js';
 import type { LlamaModel } from './model.js';
 import { PassBuffers } from './pass-buffers.js';
 import { readPass, type LlamaPass, type PassLimits } from './pass-reader.js';
@@ -79,7 +79,8 @@ export class LlamaEngine {
     this.#place = model.acquirePlace(driver, passes);
     const { stream } = this.#place;
     try {
-      this.#kernels = new Kernels({ cache, queryHeads: model.config.queryHeads, stream });
+      const { queryHeads, attentionScale: scale } = model.config;
+      this.#kernels = new Kernels({ cache, queryHeads, scale, attention: attentionRules(model.config, this.#place.weights, cache), stream });
     } catch (error) {
       model.releasePlace(driver, this.#place);
       throw error;
@@ -107,7 +108,7 @@ export class LlamaEngine {
 
   /** Whether it computes sequences that hold selected tokens: while they load, a pass must be awaited. */
   get canSelect(): boolean {
-    return this.#isAwaited;
+    return this.#isAwaited && this.#model.config.layerAttention === undefined;
   }
 
   /** Why decoding is not captured; undefined where it is, or will be. */
@@ -264,6 +265,12 @@ export class LlamaEngine {
         reason: 'range', owner: 'LlamaEngine', option: 'passes', expected: "'awaited' for sequences that hold selected tokens", received: 'blocking',
       });
     }
+    if (!this.canSelect) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', owner: 'LlamaEngine', option: 'model', received: 'one of windows or chunks',
+        expected: 'one whose layers see all tokens, for sequences that hold selected tokens',
+      });
+    }
     return this.#computeBeside(pass, async (signal) => {
       const rows = this.#rowsOf(pass, attention);
       await this.#selected.compute(pass, rows, signal);
@@ -280,7 +287,7 @@ export class LlamaEngine {
     this.#place.keep();
     return {
       count, tokens, positions: this.#positions, attention, sequences: { slots, lengths, tokens: tokenCounts, count: length },
-      table: buffers.table('rotary', rotary.upTo(this.#reach)), at: buffers.activations(config, count, length),
+      tables: rotary.upTo(this.#reach, (name, table) => buffers.table(`rotary ${name}`, table)), at: buffers.activations(config, count, length),
       embed: () => { this.#embed(pass); },
     };
   }

@@ -1,7 +1,7 @@
-// virtual-kv/llama: the reference engine: a Hugging Face folder (Llama, Mistral, Qwen2, Qwen3) as an engine over a cache, and its tokenizer.
+// virtual-kv/llama: the reference engine: a Hugging Face folder (Llama, Mistral, Qwen, Gemma) as an engine over a cache, and its tokenizer.
 
 export { BackgroundTokenizer, type BackgroundTokenizerOptions } from './background-tokenizer.js';
-export type { LlamaConfig, RopeScaling } from './config.js';
+export type { LayerAttention, LlamaConfig, RopeScaling } from './config.js';
 export { readLlamaConfig } from './config.js';
 export { LlamaEngine, type LlamaOutput } from './engine.js';
 export type { LlamaEngineOptions } from './engine-options.js';

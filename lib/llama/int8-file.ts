@@ -96,7 +96,7 @@ class Conversion {
       return entry;
     });
     this.#isInterleaved = (gguf?.values.get('general.architecture') ?? entries[0]![2]) === 'llama';
-    const places = this.#tensors.map(placeOf);
+    const places = this.#tensors.map((tensor) => placeOf(tensor, config));
     if (this.#factors !== undefined) places.unshift({ name: rotaryFactors, shape: [this.#factors.length], type: types.float32, bytes: this.#factors.byteLength });
     this.#header = ggufHeader(entries, places, undefined, copied);
     this.#totalBytes = places.reduce((sum, { bytes }) => sum + bytes + padding(bytes), this.#header.length);
@@ -134,7 +134,8 @@ class Conversion {
     const floats = new Float32Array(weight.inputs);
     this.#dense.gather(weight, Int32Array.of(0), 1, floats);
     const rowAt = this.#order(name);
-    await this.#end(into, floats.map((_, index) => floats[rowAt(index)]!));
+    const shift = name.endsWith('norm.weight') ? this.#source.normShift : 0;
+    await this.#end(into, floats.map((_, index) => floats[rowAt(index)]! + shift));
   }
 
   /** Which row of a folder's tensor is at which place of the file: a Llama's queries and keys have the two halves of each head in turns. */
@@ -169,7 +170,7 @@ class Conversion {
 function wantedOf(config: LlamaConfig, tensors: ModelTensors, dense: DenseKernels): readonly Tensor[] {
   const wanted: Tensor[] = [];
   const noted: ModelTensors = {
-    names: tensors.names, files: tensors.files, dtype: 'float32', pairs: tensors.pairs, close: () => {},
+    names: tensors.names, files: tensors.files, dtype: 'float32', pairs: tensors.pairs, normShift: 0, close: () => {},
     read(name, shape) {
       wanted.push({ name, shape });
       return tensors.read(name, shape);
@@ -182,10 +183,10 @@ function wantedOf(config: LlamaConfig, tensors: ModelTensors, dense: DenseKernel
   return wanted;
 }
 
-function placeOf({ name, shape }: Tensor): GgufPlace {
+function placeOf({ name, shape }: Tensor, config: LlamaConfig): GgufPlace {
   const [rows, inputs] = [shape.length === 2 ? shape[0]! : 1, shape.at(-1)!];
   const [type, bytes] = shape.length === 2 ? [types.int8, rows * int8RowBytes(name, inputs)] : [types.float32, 4 * inputs];
-  return { name: ggufNameOf(name), shape, type, bytes };
+  return { name: ggufNameOf(name, config), shape, type, bytes };
 }
 
 /** By how much each pair of a head is slowed down, where Llama 3's scaling or a GGUF file says so. */

@@ -16,13 +16,17 @@ export interface LayerOperands {
   readonly queryNorm: Norm | undefined;
   readonly keyNorm: Norm | undefined;
   readonly attentionOutput: Product;
+  /** Adds what attention gives; undefined: the product does. */
+  readonly attentionOutputNorm: Norm | undefined;
   readonly feedForwardNorm: Norm;
   /** What is gated, and what it is multiplied with. */
   readonly expansions: readonly [Product, Product];
   readonly down: Product;
+  readonly feedForwardOutputNorm: Norm | undefined;
 }
 
-type Buffers = Pick<Activations, 'hidden' | 'queries' | 'keys' | 'values' | 'gate' | 'up'>;
+const buffersOfOperands = ['hidden', 'normalized', 'queries', 'keys', 'values', 'gate', 'up'] as const;
+type Buffers = Pick<Activations, typeof buffersOfOperands[number]>;
 
 export class OperandsOfLayers {
   readonly #config: LlamaConfig;
@@ -49,16 +53,24 @@ export class OperandsOfLayers {
     return { weight, width, epsilon };
   }
 
-  #operandsOf(layer: LayerWeights, { hidden, queries, keys, values, gate, up }: Buffers): LayerOperands {
+  #operandsOf(layer: LayerWeights, { hidden, normalized, queries, keys, values, gate, up }: Buffers): LayerOperands {
+    const { attentionOutputNorm, feedForwardOutputNorm } = layer;
+    const added = { output: hidden, mode: 'add' } as const;
     return {
       attentionNorm: this.norm(layer.attentionNorm),
       projections: [{ ...layer.query, output: queries }, { ...layer.key, output: keys }, { ...layer.value, output: values }],
       queryNorm: this.#headNorm(layer.queryNorm), keyNorm: this.#headNorm(layer.keyNorm),
-      attentionOutput: { ...layer.attentionOutput, output: hidden, mode: 'add' },
+      attentionOutput: { ...layer.attentionOutput, ...attentionOutputNorm === undefined ? added : { output: normalized } },
+      attentionOutputNorm: this.#addedNorm(attentionOutputNorm),
       feedForwardNorm: this.norm(layer.feedForwardNorm),
       expansions: [{ ...layer.gate, output: gate }, { ...layer.up, output: up }],
-      down: { ...layer.down, output: hidden, mode: 'add' },
+      down: { ...layer.down, ...feedForwardOutputNorm === undefined ? added : { output: normalized } },
+      feedForwardOutputNorm: this.#addedNorm(feedForwardOutputNorm),
     };
+  }
+
+  #addedNorm(weight: FloatBuffer | undefined): Norm | undefined {
+    return weight === undefined ? undefined : { ...this.norm(weight), mode: 'add' };
   }
 
   #headNorm(weight: FloatBuffer | undefined): Norm | undefined {
@@ -68,5 +80,5 @@ export class OperandsOfLayers {
 }
 
 function areSame(a: Buffers, b: Buffers): boolean {
-  return a.hidden === b.hidden && a.queries === b.queries && a.keys === b.keys && a.values === b.values && a.gate === b.gate && a.up === b.up;
+  return buffersOfOperands.every((name) => a[name] === b[name]);
 }

@@ -1,12 +1,15 @@
 // LlamaLayers: the forward pass's arithmetic, from the embedding to the logits, over rows whose place in their texts is known. It
 // queues on the place's stream and waits for nothing, so that a captured step runs through it as well as any other.
 
-import type { FloatBuffer, Kernels, RotationShape, StepSequences, Weight } from '../index.js';
+import type { AttentionRules, Kernels, KvCache, RotationShape, StepSequences, Weight } from '../index.js';
 
 import { OperandsOfLayers, type LayerOperands } from './layer-operands.js';
+import type { LlamaConfig } from './config.js';
 import type { LlamaModel } from './model.js';
 import type { Activations } from './pass-buffers.js';
 import type { LlamaPlace } from './place.js';
+import type { TablesOfPass } from './rotary-table.js';
+import type { LlamaWeights } from './weights.js';
 
 /** The kernel by which new tokens attend. */
 export type Attention = 'prefillAttention' | 'decodeAttention';
@@ -21,12 +24,31 @@ export interface PassRows {
   readonly sequences: StepSequences;
   readonly attention: Attention;
   /** Rotary positions, as far as the rows reach. */
-  readonly table: FloatBuffer;
+  readonly tables: TablesOfPass;
   /** Of `count` rows. */
   readonly at: Activations;
   /** Changes what the tokens begin with, in `at.hidden`. */
   readonly embed?: (() => void) | undefined;
 }
+
+/**
+ * What the attention of each layer of a cache does beyond softmax; undefined where none does more. `weights`: where the kernels run. Layers
+ * that the model does not have do nothing more.
+ */
+export function attentionRules(
+  { layerAttention, attentionCap: softcap }: LlamaConfig, { layers }: LlamaWeights, { tensors }: KvCache,
+): readonly AttentionRules[] | undefined {
+  if (layerAttention === undefined && softcap === undefined && layers[0]!.sinks === undefined) return undefined;
+  return Array.from({ length: tensors.at(-1)!.layer + 1 }, (_, layer) => {
+    const { kind, tokens } = layerAttention?.[layer] ?? { kind: 'full', tokens: 0 };
+    return {
+      softcap, sinks: layers[layer]?.sinks,
+      windowTokens: kind === 'window' ? tokens : undefined, chunkTokens: kind === 'chunk' ? tokens : undefined,
+    };
+  });
+}
+
+const allGlobal = { rope: 'global' } as const;
 
 export class LlamaLayers {
   readonly #model: LlamaModel;
@@ -36,6 +58,8 @@ export class LlamaLayers {
   /** As `DenseKernels.rotate` takes them. */
   readonly #queryHeads: RotationShape;
   readonly #kvHeads: RotationShape;
+  /** Of queries that are not rotated, whose elements stay where they are. */
+  readonly #stillHeads: RotationShape;
 
   constructor(model: LlamaModel, place: LlamaPlace, kernels: Kernels) {
     [this.#model, this.#place, this.#kernels] = [model, place, kernels];
@@ -43,6 +67,7 @@ export class LlamaLayers {
     this.#operands = new OperandsOfLayers(model.config, place.weights);
     const { pairs } = place.weights;
     [this.#queryHeads, this.#kvHeads] = [{ heads: queryHeads, dim, pairs }, { heads: kvHeads, dim, pairs }];
+    this.#stillHeads = { heads: queryHeads, dim };
   }
 
   /** hidden = what all layers make of the tokens; writes their K and V. */
@@ -64,7 +89,7 @@ export class LlamaLayers {
   /** hidden = what the tokens begin with. Then each layer. */
   begin(rows: PassRows): void {
     const { weights, dense } = this.#place;
-    dense.gather(weights.embedding, rows.tokens, rows.count, rows.at.hidden);
+    dense.gather(weights.embedding, rows.tokens, rows.count, rows.at.hidden, this.#model.config.embeddingScale);
     rows.embed?.();
   }
 
@@ -79,11 +104,13 @@ export class LlamaLayers {
       dense.gather(all, lastRows.rows, lastRows.count, at.last);
       dense.normalize(at.last, lastRows.count, norm, at.last);
     }
-    dense.multiply(at.last, lastRows?.count ?? count, { weight: weights.head, output: at.logits });
+    const rows = lastRows?.count ?? count;
+    dense.multiply(at.last, rows, { weight: weights.head, output: at.logits });
+    if (config.logitsCap !== undefined) dense.cap(at.logits, rows * config.vocabularyTokens, config.logitsCap);
   }
 
   /** queries, keys and values of a layer = those of norm(hidden), rotated to their places. */
-  project(index: number, { count, positions, table, at }: PassRows): void {
+  project(index: number, { count, positions, tables, at }: PassRows): void {
     const { dense } = this.#place;
     const { attentionNorm, projections, queryNorm, keyNorm } = this.#operands.with(at)[index]!;
     const { hidden, normalized, queries, keys } = at;
@@ -91,27 +118,35 @@ export class LlamaLayers {
     dense.multiply(normalized, count, ...projections);
     if (queryNorm !== undefined) dense.normalize(queries, count * this.#queryHeads.heads, queryNorm, queries);
     if (keyNorm !== undefined) dense.normalize(keys, count * this.#kvHeads.heads, keyNorm, keys);
-    dense.rotate(queries, count, this.#queryHeads, positions, table);
-    dense.rotate(keys, count, this.#kvHeads, positions, table);
+    const { rope } = this.#model.config.layerAttention?.[index] ?? allGlobal;
+    if (rope !== 'none') {
+      dense.rotate(queries, count, this.#queryHeads, positions, tables[rope]!);
+      dense.rotate(keys, count, this.#kvHeads, positions, tables[rope]!);
+    } else if (tables.growth !== undefined) {
+      dense.rotate(queries, count, this.#stillHeads, positions, tables.growth);
+    }
   }
 
   /** hidden += attention, then what the layer makes of that; writes the new K and V behind what the sequences hold of this layer. */
   attend(index: number, { count, attention, at }: PassRows, sequences: StepSequences): void {
     const { dense } = this.#place;
     const operands = this.#operands.with(at)[index]!;
-    const { queries, keys, values, attended } = at;
+    const { queries, keys, values, attended, hidden, normalized } = at;
     this.#kernels.append(index, sequences, keys, values);
     this.#kernels[attention](index, sequences, queries, attended);
     dense.multiply(attended, count, operands.attentionOutput);
+    if (operands.attentionOutputNorm !== undefined) dense.normalize(normalized, count, operands.attentionOutputNorm, hidden);
     this.#feedForward(operands, count, at);
   }
 
-  /** hidden += down(silu(gate(x)) · up(x)), x = norm(hidden) */
-  #feedForward({ feedForwardNorm, expansions, down }: LayerOperands, count: number, { hidden, normalized, gate, up }: Activations): void {
+  /** hidden += down(activation(gate(x)) · up(x)), normalized where the model says so; x = norm(hidden) */
+  #feedForward({ feedForwardNorm, expansions, down, feedForwardOutputNorm }: LayerOperands, count: number, { hidden, normalized, gate, up }: Activations): void {
     const { dense } = this.#place;
     dense.normalize(hidden, count, feedForwardNorm, normalized);
     dense.multiply(normalized, count, ...expansions);
-    dense.gate(gate, up, count * this.#model.config.intermediate, gate);
+    const { intermediate, activation } = this.#model.config;
+    dense.gate(gate, up, count * intermediate, gate, activation);
     dense.multiply(gate, count, down);
+    if (feedForwardOutputNorm !== undefined) dense.normalize(normalized, count, feedForwardOutputNorm, hidden);
   }
 }

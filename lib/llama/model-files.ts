@@ -5,7 +5,7 @@ import path = require('node:path');
 
 import { string } from '../base/options.js';
 import type { HeadPairs, RowDtype, Weight } from '../index.js';
-import { readLlamaConfig, type LlamaConfig } from './config.js';
+import { readFolder, type LlamaConfig } from './config.js';
 import { readGgufConfig } from './gguf/gguf-config.js';
 import { GgufFile } from './gguf/gguf-file.js';
 import { GgufTensors } from './gguf/gguf-tensors.js';
@@ -21,6 +21,8 @@ export interface ModelTensors {
   readonly dtype: RowDtype;
   /** How the rows of queries' and keys' weights, and elements of their biases, follow each other in a head. */
   readonly pairs: HeadPairs;
+  /** Added to the weights of norms, which some files keep less by one. */
+  readonly normShift: 0 | 1;
   /** A matrix `[outputs, inputs]`; a vector has one output. Throws KV_MODEL_INVALID when it is missing or has another shape. */
   read(name: string, shape: readonly number[]): Weight;
   /** When all were read. Idempotent. */
@@ -37,7 +39,10 @@ export interface ModelFiles {
 /** Opens a folder or a `.gguf` file; the caller closes `tensors`. Throws KV_MODEL_INVALID, and KV_INVALID_OPTION for what is no path. */
 export function openModelFiles(model: string, placement: WeightPlacement): ModelFiles {
   string(model, { owner: 'LlamaModel', option: 'model' });
-  if (!isGguf(model)) return { config: readLlamaConfig(model), tensors: new Safetensors(model, placement) };
+  if (!isGguf(model)) {
+    const { config, family } = readFolder(model);
+    return { config, tensors: new Safetensors(model, placement, family) };
+  }
   const gguf = new GgufFile(model, placement);
   try {
     const config = readGgufConfig(gguf);

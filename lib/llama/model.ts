@@ -1,17 +1,17 @@
 // LlamaModel: a model's config, weights and arithmetic, loaded once; engines over different caches may share it, on the CPU and
 // on devices, where its weights are copied once for all engines. It has the model shape for a cache.
 
-import { DenseKernels, type DenseKernelsOptions, type Driver, type Dtype, type ModelShape } from '../index.js';
+import { DenseKernels, type DenseKernelsOptions, type Driver, type Dtype, type LayerSetShape, type ModelShape } from '../index.js';
 import { kernelsOf } from '../kernels/load-kernels.js';
 
 import { dtypes } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
-import { abortSignal, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
+import { abortSignal, boolean, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
 import { arithmeticFields } from '../kernels/dense/dense-options.js';
-import type { LlamaConfig } from './config.js';
+import type { LayerAttention, LlamaConfig } from './config.js';
 import { loadModel, LoadedModel, loadOnThread, type WeightKind } from './load-model.js';
 import { DevicePlace, HostPlace, type LlamaPlace } from './place.js';
-import { RotaryTable } from './rotary-table.js';
+import { RotaryTables } from './rotary-table.js';
 import type { CopiedFile } from './weight-file.js';
 import type { LlamaWeights } from './weights.js';
 import { digestOf } from './weights-digest.js';
@@ -51,7 +51,7 @@ export class LlamaModel implements LlamaPlace {
   /** The arithmetic on the CPU. */
   readonly dense: DenseKernels;
   /** Rotary positions. */
-  readonly rotary: RotaryTable;
+  readonly rotary: RotaryTables;
   /** 0: the model's own arithmetic computes before a call returns. */
   readonly stream = 0n;
   readonly #options: DenseKernelsOptions;
@@ -75,7 +75,7 @@ export class LlamaModel implements LlamaPlace {
     this.config = loaded.config;
     this.weights = loaded.weights;
     this.copiedFiles = loaded.copiedFiles;
-    this.rotary = new RotaryTable(this.config);
+    this.rotary = new RotaryTables(this.config);
   }
 
   /**
@@ -135,11 +135,30 @@ export class LlamaModel implements LlamaPlace {
   /**
    * The `model` of a KvCache for it, with the name of its weights for tiers: from another file, K and V of this one are never found. Throws
    * KV_MODEL_INVALID when a mapped file has changed. K and V may be kept in another type than the weights', where a narrow one moves answers (bfloat16 logits by up to 0.08 of 11).
+   * With `slides` layers with windows or chunks are layer sets, which let go of what no token sees any more: the cache then needs
+   * `prefixCache: 'off'`. Default: every layer keeps all tokens.
    */
-  shape(dtype: Dtype = this.weights.dtype): ModelShape {
+  shape(dtype: Dtype = this.weights.dtype, { slides = false }: { readonly slides?: boolean | undefined } = {}): ModelShape {
     dtypeField(dtype, { owner: 'LlamaModel.shape', option: 'dtype' });
+    boolean(slides, { owner: 'LlamaModel.shape', option: 'slides' });
     const { layers, kvHeads, headDim } = this.config;
     this.#identity ??= digestOf(this.config, this.weights);
-    return { layers, kvHeads, headDim, dtype, identity: this.#identity };
+    const shape = { layers, kvHeads, headDim, dtype, identity: this.#identity };
+    return slides && this.config.layerAttention !== undefined ? { ...shape, layerSets: layerSetsOf(this.config.layerAttention) } : shape;
   }
+}
+
+/** Layers that see the same part of a text are one set. */
+function layerSetsOf(attention: readonly LayerAttention[]): LayerSetShape[] {
+  const sets = new Map<string, { readonly kind: LayerAttention['kind']; readonly tokens: number; readonly layers: number[] }>();
+  attention.forEach(({ kind, tokens }, layer) => {
+    const key = `${kind} ${tokens}`;
+    const set = sets.get(key) ?? { kind, tokens, layers: [] };
+    sets.set(key, set);
+    set.layers.push(layer);
+  });
+  return [...sets.values()].map(({ kind, tokens, layers }): LayerSetShape => {
+    if (kind === 'full') return { kind, layers };
+    return kind === 'window' ? { kind, layers, windowTokens: tokens } : { kind, layers, chunkTokens: tokens };
+  });
 }

@@ -4,9 +4,10 @@
 import { existsSync } from 'node:fs';
 import path = require('node:path');
 
-import { dtypeBytes, type RowDtype, type Weight } from '../index.js';
+import { dtypeBytes, type HeadPairs, type RowDtype, type Weight } from '../index.js';
 
 import { readJson } from './config.js';
+import type { TensorForm } from './families.js';
 import { modelError } from './model-error.js';
 import { openWeightFile, type WeightFile, type WeightPlacement } from './weight-file.js';
 
@@ -23,14 +24,15 @@ const dtypes: Readonly<Record<string, RowDtype>> = { F32: 'float32', F16: 'float
 const mostHeaderBytes = 100e6; // as the format says
 
 export class Safetensors {
-  readonly pairs = 'halves';
+  readonly #form: TensorForm;
   readonly #folder: string;
   readonly #placement: WeightPlacement;
   readonly #entries = new Map<string, Entry>();
   readonly #files: WeightFile[] = [];
 
   /** Opens `model.safetensors`, or the files of `model.safetensors.index.json`. Throws KV_MODEL_INVALID. */
-  constructor(folder: string, placement: WeightPlacement) {
+  constructor(folder: string, placement: WeightPlacement, form: TensorForm) {
+    this.#form = form;
     this.#folder = folder;
     this.#placement = placement;
     try {
@@ -58,6 +60,16 @@ export class Safetensors {
     }
   }
 
+  /** How queries and keys are read. */
+  get pairs(): HeadPairs {
+    return this.#form.pairs;
+  }
+
+  get normShift(): 0 | 1 {
+    return this.#form.normShift;
+  }
+
+  /** As a Llama's would be called; without those of parts that see images. */
   get names(): readonly string[] {
     return [...this.#entries.keys()];
   }
@@ -80,7 +92,7 @@ export class Safetensors {
   /** A matrix `[outputs, inputs]`; a vector has one output. Throws KV_MODEL_INVALID when it is missing or has another shape. */
   read(name: string, shape: readonly number[]): Weight {
     const entry = this.#entries.get(name);
-    if (entry === undefined) throw modelError(`${this.#folder} has no tensor \`${name}\`, which its config.json asks for. Give the whole folder of a Llama, Mistral, Qwen2 or Qwen3.`);
+    if (entry === undefined) throw modelError(`${this.#folder} has no tensor \`${name}\`, which its config.json asks for. Give the whole folder of a model.`);
     if (entry.shape.join() !== shape.join()) {
       throw modelError(`${entry.file.path}: tensor \`${name}\` is [${entry.shape.join(', ')}], but config.json makes it [${shape.join(', ')}]. ` +
         'Are both of the same model?');
@@ -109,14 +121,15 @@ export class Safetensors {
       const [at, end] = offsets;
       if (at < begin || end > size - from) invalid(`tensor \`${name}\` is at ${at} … ${end}; there is room at ${begin} … ${size - from}`);
       begin = end;
-      if (!isWanted(name)) continue;
+      const own = this.#form.nameOf(name);
+      if (!isWanted(name) || own === undefined) continue;
       const type = dtypes[dtype];
       if (type === undefined) {
         throw modelError(`${file}: tensor \`${name}\` is ${dtype}. Give float32, float16 or bfloat16: the model before it was quantized.`);
       }
       const bytes = shape.reduce((product, extent) => product * extent, dtypeBytes(type));
       if (bytes !== end - at) invalid(`tensor \`${name}\`, ${dtype} [${shape.join(', ')}], has ${end - at} bytes instead of ${bytes}`);
-      this.#entries.set(name, { file: opened, dtype: type, shape, offset: from + at, bytes });
+      this.#entries.set(own, { file: opened, dtype: type, shape, offset: from + at, bytes });
     }
   }
 }

@@ -32,6 +32,11 @@ export interface LayerWeights {
   readonly gate: Linear;
   readonly up: Linear;
   readonly down: Linear;
+  /** Norms of what attention and the feed-forward part give; undefined where it is added as it is. */
+  readonly attentionOutputNorm: FloatBuffer | undefined;
+  readonly feedForwardOutputNorm: FloatBuffer | undefined;
+  /** A score of each query head that takes weight from the tokens; undefined: there is none. */
+  readonly sinks: FloatBuffer | undefined;
 }
 
 export interface LlamaWeights {
@@ -65,30 +70,42 @@ export function readLlamaWeights(
     dense.gather(stored, Int32Array.of(0), 1, floats);
     return floats;
   };
+  const norm = (name: string, length: number): Float32Array => {
+    const floats = vector(`${name}.weight`, length);
+    for (let index = 0; index < length; index += 1) floats[index]! += tensors.normShift;
+    return floats;
+  };
   const linear = (name: string, outputs: number, inputs: number, hasBias: boolean): Linear => ({
     weight: matrixOf(`${name}.weight`, [outputs, inputs]), bias: hasBias ? vector(`${name}.bias`, outputs) : undefined,
   });
 
   const [queries, keys] = [config.queryHeads * headDim, config.kvHeads * headDim];
+  const ones = sharedFloats(headDim).fill(1);
   const matrixOf = (name: string, shape: readonly number[]): Weight => matrix(name, read(name, shape));
   const embedding = matrixOf('model.embed_tokens.weight', [vocabularyTokens, hidden]);
   const layers = Array.from({ length: config.layers }, (_, layer): LayerWeights => {
-    const [attention, feedForward] = [`model.layers.${layer}.self_attn`, `model.layers.${layer}.mlp`];
+    const at = `model.layers.${layer}`;
+    const [attention, feedForward] = [`${at}.self_attn`, `${at}.mlp`];
+    const isRotated = config.layerAttention?.[layer]?.rope !== 'none';
+    const headNorm = (name: string): Float32Array | undefined =>
+      config.normalizesHeads ? norm(`${attention}.${name}`, headDim) : config.hasPlainHeadNorms === true && isRotated ? ones : undefined;
+    const outputNorm = (name: string): Float32Array | undefined => config.hasOutputNorms === true ? norm(`${at}.${name}`, hidden) : undefined;
     return {
-      attentionNorm: vector(`model.layers.${layer}.input_layernorm.weight`, hidden),
+      attentionNorm: norm(`${at}.input_layernorm`, hidden),
       query: linear(`${attention}.q_proj`, queries, hidden, biases.qkv),
       key: linear(`${attention}.k_proj`, keys, hidden, biases.qkv),
       value: linear(`${attention}.v_proj`, keys, hidden, biases.qkv),
-      queryNorm: config.normalizesHeads ? vector(`${attention}.q_norm.weight`, headDim) : undefined,
-      keyNorm: config.normalizesHeads ? vector(`${attention}.k_norm.weight`, headDim) : undefined,
+      queryNorm: headNorm('q_norm'), keyNorm: headNorm('k_norm'),
       attentionOutput: linear(`${attention}.o_proj`, hidden, queries, biases.attentionOutput),
-      feedForwardNorm: vector(`model.layers.${layer}.post_attention_layernorm.weight`, hidden),
+      feedForwardNorm: norm(`${at}.${config.hasOutputNorms === true ? 'pre_feedforward_layernorm' : 'post_attention_layernorm'}`, hidden),
       gate: linear(`${feedForward}.gate_proj`, intermediate, hidden, biases.feedForward),
       up: linear(`${feedForward}.up_proj`, intermediate, hidden, biases.feedForward),
       down: linear(`${feedForward}.down_proj`, hidden, intermediate, biases.feedForward),
+      attentionOutputNorm: outputNorm('post_attention_layernorm'), feedForwardOutputNorm: outputNorm('post_feedforward_layernorm'),
+      sinks: config.hasSinks === true ? vector(`${attention}.sinks`, config.queryHeads) : undefined,
     };
   });
-  const norm = vector('model.norm.weight', hidden);
+  const lastNorm = norm('model.norm', hidden);
   if (!config.tiesHead && !tensors.names.includes('lm_head.weight')) {
     throw modelError('The model has no tensor `lm_head.weight`. If its head is the embedding, `tie_word_embeddings` in config.json must be true.');
   }
@@ -98,14 +115,14 @@ export function readLlamaWeights(
   const unused = tensors.names.find((name) => !used.has(name) && !name.endsWith('.rotary_emb.inv_freq') && name !== 'lm_head.weight');
   if (unused !== undefined) {
     throw modelError(`The model has a tensor \`${unused}\` that this engine has no use for, so its results would be wrong. ` +
-      'Give a plain Llama, Mistral, Qwen2 or Qwen3, adapters merged into its weights.');
+      'Give a plain model of the type that its config says, adapters merged into its weights.');
   }
   const matrices = [head, ...layers.flatMap(({ query, key, value, attentionOutput, gate, up, down }) =>
     [query, key, value, attentionOutput, gate, up, down].map(({ weight }) => weight))];
   const bytesPerToken = matrices.reduce((sum, weight) => sum + weightBytes(weight), 0);
   // A matrix that was converted is in no file.
   const files = [embedding, ...matrices].some(({ data }) => typeof data === 'bigint') ? tensors.files : [];
-  return { embedding, layers, norm, head, bytesPerToken, dtype: tensors.dtype, pairs: tensors.pairs, files };
+  return { embedding, layers, norm: lastNorm, head, bytesPerToken, dtype: tensors.dtype, pairs: tensors.pairs, files };
 }
 
 /** The same weights with every array, or address of so many bytes, replaced by `map`'s result: for a device, by an address there. */
@@ -120,6 +137,9 @@ export function mapWeights(weights: LlamaWeights, map: (data: Weight['data'], by
       queryNorm: layer.queryNorm && floats(layer.queryNorm), keyNorm: layer.keyNorm && floats(layer.keyNorm),
       attentionOutput: linear(layer.attentionOutput), feedForwardNorm: floats(layer.feedForwardNorm), gate: linear(layer.gate),
       up: linear(layer.up), down: linear(layer.down),
+      attentionOutputNorm: layer.attentionOutputNorm && floats(layer.attentionOutputNorm),
+      feedForwardOutputNorm: layer.feedForwardOutputNorm && floats(layer.feedForwardOutputNorm),
+      sinks: layer.sinks && floats(layer.sinks),
     })),
   };
 }

@@ -38,7 +38,7 @@ export class OnnxEngine implements Engine {
   constructor({ graph, session, cache }: Parts) {
     instanceOf(KvCache)(cache, { owner: 'OnnxDecoder.engine', option: 'cache' });
     checkShape(graph, cache);
-    const layers = new KernelLayers(cache, graph.layers.map(({ heads }) => heads), undefined);
+    const layers = new KernelLayers(cache, { queryHeads: graph.layers.map(({ heads }) => heads) });
     this.vocabularyTokens = graph.vocabularyTokens;
     this.#graph = graph;
     this.#session = session;
@@ -129,6 +129,8 @@ function checkShape({ layers, maxTokens }: DecoderGraph, { tensors, driver, layo
   const open = 'Open it with `model: decoder.model()`.';
   const shape = `one of the graph's shape, ${formatCount('layer', layers.length)}`;
   if (tensors.length !== 2 * layers.length || tensors[0]!.layer !== 0) refuse(shape, `one of ${formatCount('tensor', tensors.length)}`, open);
+  const sliding = layout.sets.find(({ kind }) => kind !== 'full');
+  if (sliding !== undefined) refuse('one whose layers keep all tokens', `one with a layer set of kind ${sliding.kind}`, open);
   for (const { layer, role, heads, dim, dtype } of tensors) {
     const { kvHeads, dim: keyDim, valueDim } = layers[layer]!;
     if (role === 'latent' || !attendable.includes(dtype)) refuse(`one of K and V in ${attendable.join(', ')}`, `one of ${role === 'latent' ? 'latent attention' : dtype}`, open);

@@ -3,7 +3,7 @@
 // returned.
 
 import {
-  KvCache, layoutKinds, PagePool, type Driver, type DriverChoice, type Layout, type LayoutKind, type ModelShape,
+  KvCache, layoutKinds, PagePool, type Driver, type DriverChoice, type LayoutKind, type ModelShape,
   type Tier,
 } from '../index.js';
 import { driverField, openDriver } from '../device/driver.js';
@@ -152,7 +152,9 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     `replay ${JSON.stringify([seed, verify, ...verify === 'sampled' ? [settings.layout, pool.pageBytes] : []])}`;
   const prefixCache = sharesPrefixes ? { policy: evictionPolicies[policy](), poolRows, tiers, modelId } : 'off';
   const startMs = performance.now();
-  const cache = new KvCache({ model, slots: maxBatch, maxTokens, pool, layout: settings.layout, prefixCache });
+  const cache = new KvCache({
+    model, slots: maxBatch, maxTokens, pool, layout: settings.layout, prefixCache, passTokens: prefillTokensPerStep,
+  });
   try {
     await cache.prefixes.tiers?.ready();
     const { layout } = cache;
@@ -165,7 +167,7 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     const feed = new RequestFeed({ trace, ahead: maxBatch, limit, promptOnly, signal });
     const loop = new ReplayLoop({
       feed, scheduler, arrivals, stepMs, signal, onProgress: settings.onProgress,
-      refusalOf: (request) => refusalOf(request, layout, pool), measure: () => measure(cache, scheduler),
+      refusalOf: (request) => refusalOf(request, cache), measure: () => measure(cache, scheduler),
     });
     const interrupted = await loop.run();
     scheduler.stop();
@@ -219,10 +221,10 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
 }
 
 /** Why a request does not fit an empty cache, to its last token. */
-function refusalOf(request: TraceRequest, layout: Layout, pool: PagePool): Refusal | undefined {
+function refusalOf(request: TraceRequest, cache: KvCache): Refusal | undefined {
   const tokens = peakTokensOf(request);
-  if (tokens > layout.maxTokens) return 'too-long';
-  return layout.pagesFor(layout.rowsFor(tokens)) > pool.counts().budgetPages ? 'too-large' : undefined;
+  if (tokens > cache.layout.maxTokens) return 'too-long';
+  return cache.pagesFor(tokens) > cache.pool.counts().budgetPages ? 'too-large' : undefined;
 }
 
 function measure(cache: KvCache, scheduler: ReplayScheduler): MemorySample {

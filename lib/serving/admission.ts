@@ -126,7 +126,7 @@ export class Admission {
     const { layout, pool } = cache;
     const followers = [...this.#requests.takeFollowers(leader)];
     try {
-      while (followers.length > 0 && leader.promptTokens > 1 && !leader.sequence!.isLossy) {
+      while (followers.length > 0 && leader.promptTokens > 1 && !leader.sequence!.isLossy && cache.canTakeBack(1)) {
         const rows = watermarkRows + layout.groupRows; // it writes to its last rows, and so needs its own
         const hasRoom =
           !this.#isFull && !this.#capacity.hasWaiters && this.#running.length < maxBatch && cache.counts().idleSlots > 0
@@ -310,7 +310,7 @@ export class Admission {
   #hasRoom(generation: Generation): boolean {
     const { cache, watermarkRows } = this.#options;
     const { layout, pool } = cache;
-    const pages = layout.pagesFor(layout.rowsFor(generation.textTokens));
+    const pages = cache.pagesFor(generation.textTokens);
     const sparePages = pool.obtainablePages() - watermarkRows * layout.pagesPerRow;
     if (pages <= sparePages) return true;
     const { cachedTokens } = cache.prefixes.lookup(generation.prompt);

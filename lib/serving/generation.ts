@@ -5,7 +5,7 @@
 // Invariant: `length` tokens of the text have K and V in the sequence; the last known token never has, since its logits
 // give the next.
 
-import { createError } from '../base/errors.js';
+import { createError, isKvError } from '../base/errors.js';
 import type { HeldText } from '../tiers/transfers.js';
 import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { Promotion } from '../tiers/promotion.js';
@@ -370,12 +370,21 @@ export class Generation implements OrderedRequest {
    * and no request shall find in the cache what was computed without.
    */
   forgetPass(): void {
-    if (this.request.input !== undefined) this.sequence!.truncate(this.length);
+    if (this.request.input !== undefined) this.#takeBackTo(this.length);
   }
 
   /** Takes the tokens of its pass back, since they gave no token: no request shall find them in the cache. */
   takeBack(): void {
-    this.sequence!.truncate(this.length - this.passTokens);
+    this.#takeBackTo(this.length - this.passTokens);
+  }
+
+  /** Where layers have let go of what they would see from there, the cache keeps no text either. */
+  #takeBackTo(tokens: number): void {
+    try {
+      this.sequence!.truncate(tokens);
+    } catch (error) {
+      if (!isKvError(error, 'KV_WINDOW_PASSED')) throw error;
+    }
   }
 
   /**

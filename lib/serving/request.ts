@@ -309,7 +309,7 @@ export function checkBudgets(
   const { layout } = cache;
   const { pagesPerRow, pageBytes } = layout;
   const needRows = layout.rowsFor(tokens);
-  const needPages = layout.pagesFor(needRows);
+  const needPages = cache.pagesFor(tokens, Math.min(tokens, request.tokens.length));
   if (needPages <= budgetPages) return checkSideFits(request, tokens, cache, sideBytes);
   throw createError('KV_OUT_OF_PAGES', {
     needRows, haveRows: Math.floor(budgetPages / pagesPerRow), needPages, havePages: budgetPages,

@@ -112,7 +112,7 @@ function openTensor(
   const isQuarantined = new Uint8Array(count);
   try {
     const native: NativeCache = new (addon().NativeCache)(pool.native, {
-      pageBytes: pool.pageBytes, slots: count, maxTokens, scrub: isScrubbed, mapper: false, namesFaults: false,
+      pageBytes: pool.pageBytes, slots: count, maxTokens, scrub: isScrubbed, mapper: false,
       tokenBytes: Float64Array.of(tokenBytes), tensors: Float64Array.of(0, 0, tokenBytes),
     }, rows, isQuarantined);
     const arithmetic = rowArithmetic({ tokenBytes, pageBytes: pool.pageBytes });

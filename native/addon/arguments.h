@@ -91,6 +91,11 @@ class Arguments {
   bool IsAddress(Key key) {
     return TypeOf(At(key)) == napi_bigint;
   }
+  // The value itself, for a look at its class.
+  template <typename Key>
+  Napi::Value Value(Key key) {
+    return {env_, At(key)};
+  }
   template <typename Key>
   bool IsUndefined(Key key) {
     return TypeOf(At(key)) == napi_undefined;

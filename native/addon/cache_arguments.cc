@@ -10,6 +10,14 @@ std::span<const GrowCommand> CacheArguments::Grows() {
   return commands;
 }
 
+std::span<const SlideCommand> CacheArguments::Slides() {
+  const auto commands = Entries<SlideCommand>(0, 1);
+  for (const auto& [slot, first, end] : commands) {
+    if (slot < 0 || slot >= slots() || first < 0 || first > rows() || end < 0 || end > rows()) Refuse(slot);
+  }
+  return commands;
+}
+
 std::span<const KeepCommand> CacheArguments::Keeps() {
   const auto commands = Entries<KeepCommand>(0, 1);
   for (const KeepCommand& command : commands) {

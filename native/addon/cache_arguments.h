@@ -33,6 +33,7 @@ class CacheArguments : public Arguments {
     return static_cast<size_t>(Integer(at, 0, static_cast<int64_t>(layout_.reservations()) - 1));
   }
   std::span<const GrowCommand> Grows();                                     // (pairs, count)
+  std::span<const SlideCommand> Slides();                                   // (triples, count)
   std::span<const KeepCommand> Keeps();                                     // (quads, count)
   std::span<const PutCommand> Puts();                                       // (quads, count)
   std::span<const int32_t> Drops() { return Ids(Entries<int32_t>(0, 1)); }  // (ids, count)

@@ -12,11 +12,13 @@ void NativeCache::Define(Napi::Env env, Napi::Object exports) {
                                                   InstanceMethod<&NativeCache::Cancel>("cancel"),
                                                   InstanceMethod<&NativeCache::Quiesce>("quiesce"),
                                                   InstanceMethod<&NativeCache::Shrink>("shrink"),
+                                                  InstanceMethod<&NativeCache::Slide>("slide"),
                                                   InstanceMethod<&NativeCache::Earmark>("earmark"),
                                                   InstanceMethod<&NativeCache::Assign>("assign"),
                                                   InstanceMethod<&NativeCache::Keep>("keep"),
                                                   InstanceMethod<&NativeCache::Drop>("drop"),
                                                   InstanceMethod<&NativeCache::Alias>("alias"),
+                                                  InstanceMethod<&NativeCache::ShareRows>("shareRows"),
                                                   InstanceMethod<&NativeCache::Admit>("admit"),
                                                   InstanceMethod<&NativeCache::Detach>("detach"),
                                                   InstanceMethod<&NativeCache::Copy>("copy"),
@@ -51,12 +53,16 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   const auto slots = static_cast<uint64_t>(options.Integer("slots", 1, INT32_MAX));
   const auto max_tokens = static_cast<uint64_t>(options.Integer("maxTokens", 1, INT32_MAX));
   const bool scrub = options.Boolean("scrub");
-  const bool has_mapper = options.Boolean("mapper");
-  const bool names_faults = options.Boolean("namesFaults");
+  const NativeCache* const shared = UnwrapTagged<NativeCache>(options.Value("mapper"));
+  const bool has_mapper = shared != nullptr || options.Boolean("mapper");
+  const std::span<double> fault_names =
+      options.IsUndefined("faultNames") ? std::span<double>() : options.Doubles("faultNames");
   const std::span<double> token_bytes = options.Doubles("tokenBytes");
   const std::span<double> triplets = options.Doubles("tensors");
   Arguments arrays(info, "NativeCache");
-  if (arrays.Int32s(2).size() < slots || arrays.Uint8s(3).size() < slots || token_bytes.empty()) options.Refuse();
+  const bool has_first = !arrays.IsUndefined(4);
+  if (arrays.Int32s(2).size() < slots || arrays.Uint8s(3).size() < slots) options.Refuse();
+  if (has_first && arrays.Int32s(4).size() < slots) options.Refuse();
   if (ThrowIfFailed(env, options.status())) return;
 
   Layout layout(page_bytes, slots, max_tokens, {token_bytes.begin(), token_bytes.end()});
@@ -78,14 +84,22 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   pattern_ = std::make_unique<Pattern>(*cache_, tensors);
   tensors_ = std::move(tensors);
   windows_ = std::make_unique<SlotWindows>(*cache_);
-  if (names_faults &&
-      ThrowIfFailed(env, fault_report_.Open(*cache_, tensors_, info[2].As<Napi::Int32Array>().Data()), driver_kind_))
+  if (!fault_names.empty() &&
+      ThrowIfFailed(env, fault_report_.Open(*cache_, tensors_, fault_names, info[2].As<Napi::Int32Array>().Data()),
+                    driver_kind_))
     return;
-  arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>());
-  if (!has_mapper) return;
-  mapper_ = std::make_unique<Mapper>(*cache_);
-  if (ThrowIfFailed(env, mapper_->Start(), driver_kind_)) return;
+  arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>(),
+               has_first ? info[4].As<Napi::Int32Array>() : Napi::Int32Array());
+  (void)napi_type_tag_object(env, info.This(), &kTag);
+  if (!has_mapper || ThrowIfFailed(env, StartMapper(shared), driver_kind_)) return;
   RegisterForTeardown(env);
+}
+
+Status NativeCache::StartMapper(const NativeCache* other) {
+  const bool fits = other == nullptr || (other->mapper_ && &other->cache_->pool() == &cache_->pool());
+  if (!fits) return Fail(Code::kInvalidArgument, "mapper");
+  mapper_ = std::make_unique<Mapper>(*cache_);
+  return other == nullptr ? mapper_->Start() : mapper_->Join(*other->mapper_);
 }
 
 void NativeCache::RegisterForTeardown(Napi::Env env) {
@@ -161,6 +175,12 @@ Napi::Value NativeCache::Shrink(const Napi::CallbackInfo& info) {
   return ChangeSlot(info, given, slot, [&] { return cache_->Shrink(slot, rows); });
 }
 
+Napi::Value NativeCache::Slide(const Napi::CallbackInfo& info) {
+  CacheArguments given(info, "slide", cache_->layout());
+  const auto commands = given.Slides();
+  return Change(info, given, [&] { return cache_->Slide(commands); });
+}
+
 Napi::Value NativeCache::Earmark(const Napi::CallbackInfo& info) {
   CacheArguments given(info, "earmark", cache_->layout());
   const int32_t slot = given.Slot(0), rows = given.Rows(1);
@@ -194,6 +214,12 @@ Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
   const int32_t slot = given.Slot(0);
   const KeptGroups groups = given.Groups(1);
   return ChangeSlot(info, given, slot, [&] { return cache_->Alias(slot, groups); });
+}
+
+Napi::Value NativeCache::ShareRows(const Napi::CallbackInfo& info) {
+  CacheArguments given(info, "shareRows", cache_->layout());
+  const int32_t from_slot = given.Slot(0), slot = given.Slot(1), rows = given.Rows(2);
+  return ChangeSlot(info, given, slot, [&] { return cache_->ShareRows(from_slot, slot, rows); });
 }
 
 Napi::Value NativeCache::Admit(const Napi::CallbackInfo& info) {
@@ -252,6 +278,8 @@ Napi::Value NativeCache::Counters(const Napi::CallbackInfo& info) {
   to.Set("copiedBytes", FromCount(env, from.copied_bytes));
   to.Set("unmappedRows", FromCount(env, from.unmapped_rows));
   to.Set("unmaps", FromCount(env, from.unmaps));
+  to.Set("slidRows", FromCount(env, from.slid_rows));
+  to.Set("handedRows", FromCount(env, from.handed_rows));
   to.Set("scrubbedPages", FromCount(env, from.scrubbed_pages));
   to.Set("mappedRows", FromCount(env, from.mapped_rows));
   to.Set("mappedPages", FromCount(env, from.mapped_pages));

@@ -28,11 +28,12 @@ namespace vkv::addon {
 
 class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
  public:
+  static constexpr napi_type_tag kTag = {0x8d3f6a1c57e94b02, 0x9b70c2e41fa85d36};
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub, mapper,
-  // namesFaults},
-  // rows, quarantined)
+  // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub,
+  // mapper: boolean or the cache whose thread it shares, faultNames: Float64Array}, rows, quarantined, first rows or
+  // undefined)
   explicit NativeCache(const Napi::CallbackInfo& info);
   ~NativeCache() override;
 
@@ -41,12 +42,14 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Request(const Napi::CallbackInfo& info);  // (pairs, count)
   Napi::Value Cancel(const Napi::CallbackInfo& info);   // (slot)
   Napi::Value Quiesce(const Napi::CallbackInfo& info);
-  Napi::Value Shrink(const Napi::CallbackInfo& info);   // (slot, rows)
-  Napi::Value Earmark(const Napi::CallbackInfo& info);  // (slot, rows)
-  Napi::Value Assign(const Napi::CallbackInfo& info);   // (slot, tenant)
-  Napi::Value Keep(const Napi::CallbackInfo& info);     // ([slot, group, id, rows] * count, count)
-  Napi::Value Drop(const Napi::CallbackInfo& info);     // (ids, count)
-  Napi::Value Alias(const Napi::CallbackInfo& info);    // (slot, ids, from, to)
+  Napi::Value Shrink(const Napi::CallbackInfo& info);     // (slot, rows)
+  Napi::Value Slide(const Napi::CallbackInfo& info);      // ([slot, first, rows] * count, count)
+  Napi::Value Earmark(const Napi::CallbackInfo& info);    // (slot, rows)
+  Napi::Value Assign(const Napi::CallbackInfo& info);     // (slot, tenant)
+  Napi::Value Keep(const Napi::CallbackInfo& info);       // ([slot, group, id, rows] * count, count)
+  Napi::Value Drop(const Napi::CallbackInfo& info);       // (ids, count)
+  Napi::Value Alias(const Napi::CallbackInfo& info);      // (slot, ids, from, to)
+  Napi::Value ShareRows(const Napi::CallbackInfo& info);  // (from slot, slot, rows)
   // (slot, tenant, ids, from, to, rows, earmarked rows, from slot, id, tokens, stream)
   Napi::Value Admit(const Napi::CallbackInfo& info);
   Napi::Value Detach(const Napi::CallbackInfo& info);  // (slot, group, tokens, stream)
@@ -78,6 +81,8 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   void StopForTeardown() override;
   void StopThreads();
   void RegisterForTeardown(Napi::Env env);
+  // On a thread of its own, or on that of `other`.
+  Status StartMapper(const NativeCache* other);
   vkv::MapperState state_of_mapper() const { return mapper_ ? mapper_->state() : vkv::MapperState(); }
   // Does `call`, if its arguments could be read; throws what fails.
   template <typename Call>

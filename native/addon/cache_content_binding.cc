@@ -24,10 +24,11 @@ Napi::Value NativeCache::Window(const Napi::CallbackInfo& info) {
   const int64_t to = given.Integer(3, from, stripe);
   if (ThrowIfFailed(info.Env(), given.status(), driver_kind_)) return info.Env().Undefined();
   uint64_t start = 0;
-  const Status status = windows_->Show(slot, reservation, static_cast<uint64_t>(to), start);
+  const Status status =
+      windows_->Show(slot, reservation, static_cast<uint64_t>(from), static_cast<uint64_t>(to), start);
   if (ThrowIfFailed(info.Env(), status, driver_kind_)) return info.Env().Undefined();
-  void* const shown = reinterpret_cast<void*>(start + static_cast<uint64_t>(from));
-  const Napi::Value view = Napi::ArrayBuffer::New(info.Env(), shown, static_cast<size_t>(to - from));
+  const Napi::Value view =
+      Napi::ArrayBuffer::New(info.Env(), reinterpret_cast<void*>(start), static_cast<size_t>(to - from));
   view_bytes_.AfterView(info.Env(), slot, to - from);
   return view;
 }

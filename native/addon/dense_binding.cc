@@ -89,8 +89,8 @@ void NativeDense::Define(Napi::Env env, Napi::Object exports) {
       DefineClass(env, "NativeDense",
                   {InstanceMethod<&NativeDense::Target>("target"), InstanceMethod<&NativeDense::Multiply>("multiply"),
                    InstanceMethod<&NativeDense::Normalize>("normalize"), InstanceMethod<&NativeDense::Rotate>("rotate"),
-                   InstanceMethod<&NativeDense::Gate>("gate"), InstanceMethod<&NativeDense::Gather>("gather"),
-                   InstanceMethod<&NativeDense::Close>("close")}));
+                   InstanceMethod<&NativeDense::Gate>("gate"), InstanceMethod<&NativeDense::Cap>("cap"),
+                   InstanceMethod<&NativeDense::Gather>("gather"), InstanceMethod<&NativeDense::Close>("close")}));
 }
 
 NativeDense::NativeDense(const Napi::CallbackInfo& info) : Napi::ObjectWrap<NativeDense>(info) {
@@ -175,7 +175,8 @@ Napi::Value NativeDense::Normalize(const Napi::CallbackInfo& info) {
   const int64_t rows = ToCount(given, 1), width = ToCount(given, 3);
   const int64_t count = Product(given, rows, width);
   const kernels::Normalization command = {Floats<const float>(given, 0, count), Floats<const float>(given, 2, width),
-                                          Floats<float>(given, 5, count), width, static_cast<float>(given.Double(4))};
+                                          Floats<float>(given, 5, count),       width,
+                                          static_cast<float>(given.Double(4)),  given.Boolean(6)};
   return Run(info.Env(), given, kNoEntries,
              [command, rows](kernels::DenseSet& dense, auto) { return dense.Normalize(command, rows); });
 }
@@ -201,8 +202,16 @@ Napi::Value NativeDense::Gate(const Napi::CallbackInfo& info) {
   Arguments given(info, "gate");
   const int64_t count = ToCount(given, 2);
   const kernels::Gating command = {Floats<const float>(given, 0, count), Floats<const float>(given, 1, count),
-                                   Floats<float>(given, 3, count), count};
+                                   Floats<float>(given, 3, count), count,
+                                   kernels::Activation{static_cast<int32_t>(given.Integer(4, 0, 1))}};
   return Run(info.Env(), given, kNoEntries, [command](kernels::DenseSet& dense, auto) { return dense.Gate(command); });
+}
+
+Napi::Value NativeDense::Cap(const Napi::CallbackInfo& info) {
+  Arguments given(info, "cap");
+  const int64_t count = ToCount(given, 1);
+  const kernels::Capping command = {Floats<float>(given, 0, count), count, static_cast<float>(given.Double(2))};
+  return Run(info.Env(), given, kNoEntries, [command](kernels::DenseSet& dense, auto) { return dense.Cap(command); });
 }
 
 Napi::Value NativeDense::Gather(const Napi::CallbackInfo& info) {
@@ -211,8 +220,11 @@ Napi::Value NativeDense::Gather(const Napi::CallbackInfo& info) {
   const kernels::Dtype dtype = ToDtype(given, 1, width, is_on_device());
   const Indices tokens = ReadIndices(given, 3, rows, is_on_device());
   const kernels::Gathering command = {Matrix(given, 0, dtype, Product(given, tokens.most + 1, width)),
-                                      Floats<float>(given, 5, Product(given, rows, width)), width, dtype,
-                                      tokens.are_on_device};
+                                      Floats<float>(given, 5, Product(given, rows, width)),
+                                      width,
+                                      dtype,
+                                      tokens.are_on_device,
+                                      static_cast<float>(given.Double(6))};
   return Run(info.Env(), given, tokens.numbers,
              [command](kernels::DenseSet& dense, auto numbers) { return dense.Gather(command, numbers); });
 }

@@ -28,10 +28,11 @@ class NativeDense : public Napi::ObjectWrap<NativeDense> {
   Napi::Value Target(const Napi::CallbackInfo& info);
   // (input, rows, inputs, then for each product: weight, dtype, outputs, bias or undefined, output, adds)
   Napi::Value Multiply(const Napi::CallbackInfo& info);
-  Napi::Value Normalize(const Napi::CallbackInfo& info);  // (input, rows, weight, width, epsilon, output)
+  Napi::Value Normalize(const Napi::CallbackInfo& info);  // (input, rows, weight, width, epsilon, output, adds)
   Napi::Value Rotate(const Napi::CallbackInfo& info);     // (heads of rows, rows, heads, dim, positions, table)
-  Napi::Value Gate(const Napi::CallbackInfo& info);       // (gate, up, count, output)
-  Napi::Value Gather(const Napi::CallbackInfo& info);     // (table, dtype, width, tokens, rows, output)
+  Napi::Value Gate(const Napi::CallbackInfo& info);       // (gate, up, count, output, activation)
+  Napi::Value Cap(const Napi::CallbackInfo& info);        // (values, count, cap)
+  Napi::Value Gather(const Napi::CallbackInfo& info);     // (table, dtype, width, tokens, rows, output, factor)
   Napi::Value Close(const Napi::CallbackInfo& info);
 
   Status OpenSet(Napi::Env env, Arguments& options);

@@ -15,7 +15,7 @@ namespace {
 
 // Numbers per entry of the Float64Arrays; lib/kernels/kernel-layers.ts writes them.
 constexpr size_t kTensorNumbers = 6;
-constexpr size_t kLayerNumbers = 2 * kTensorNumbers + 2;
+constexpr size_t kLayerNumbers = 2 * kTensorNumbers + 7;
 constexpr size_t kRegionNumbers = 3;
 
 kernels::Tensor ToTensor(const double* from) {
@@ -66,11 +66,21 @@ NativeKernels::NativeKernels(const Napi::CallbackInfo& info) : Napi::ObjectWrap<
   row_dtype_ = static_cast<kernels::Dtype>(options.Integer("rowDtype", 0, 2));
   slots_ = static_cast<int32_t>(options.Integer("slots", 1, INT32_MAX));
   max_tokens_ = static_cast<int32_t>(options.Integer("maxTokens", 1, INT32_MAX));
+  for (const double sink : options.Doubles("sinks")) sinks_.push_back(static_cast<float>(sink));
   const std::span<double> layers = options.Doubles("layers");
   for (size_t at = 0; at + kLayerNumbers <= layers.size(); at += kLayerNumbers) {
     const double* const from = layers.data() + at;
-    layers_.push_back({ToTensor(from), ToTensor(from + kTensorNumbers), static_cast<int32_t>(from[12]),
-                       static_cast<float>(from[13])});
+    const double place = from[18];
+    const bool has_place = place >= 0 && place + from[12] <= static_cast<double>(sinks_.size());
+    layers_.push_back({.keys = ToTensor(from),
+                       .values = ToTensor(from + kTensorNumbers),
+                       .query_heads = static_cast<int32_t>(from[12]),
+                       .scale = static_cast<float>(from[13]),
+                       .window = static_cast<int32_t>(from[14]),
+                       .chunk = static_cast<int32_t>(from[15]),
+                       .softcap = static_cast<float>(from[16]),
+                       .sinks = has_place ? reinterpret_cast<uint64_t>(&sinks_[static_cast<size_t>(place)])
+                                          : static_cast<uint64_t>(from[17])});
   }
   const std::span<double> regions = options.Doubles("regions");
   for (size_t at = 0; at + kRegionNumbers <= regions.size(); at += kRegionNumbers) {
@@ -163,14 +173,18 @@ kernels::AppendCommand NativeKernels::AppendOf(Arguments& given, const Layer& la
 }
 
 kernels::AttentionCommand NativeKernels::AttentionOf(Arguments& given, const Layer& layer, int64_t rows) const {
-  return {layer.keys,
-          layer.values,
-          Rows(given, 3, row_dtype_, rows * layer.query_heads * layer.keys.dim),
-          Rows(given, 4, row_dtype_, rows * layer.query_heads * layer.values.dim),
-          cache_dtype_,
-          row_dtype_,
-          layer.query_heads,
-          layer.scale};
+  return {.keys = layer.keys,
+          .values = layer.values,
+          .queries = Rows(given, 3, row_dtype_, rows * layer.query_heads * layer.keys.dim),
+          .output = Rows(given, 4, row_dtype_, rows * layer.query_heads * layer.values.dim),
+          .sinks = layer.sinks,
+          .cache_dtype = cache_dtype_,
+          .row_dtype = row_dtype_,
+          .query_heads = layer.query_heads,
+          .scale = layer.scale,
+          .window = layer.window,
+          .chunk = layer.chunk,
+          .softcap = layer.softcap};
 }
 
 Napi::Value NativeKernels::Append(const Napi::CallbackInfo& info) {

@@ -23,8 +23,8 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // (driver, {layers: Float64Array, regions: Float64Array, slots, maxTokens, cacheDtype, rowDtype, threads,
-  // instructions, stream, workspaceBytes, module})
+  // (driver, {layers: Float64Array, regions: Float64Array, sinks: Float64Array, slots, maxTokens, cacheDtype, rowDtype,
+  // threads, instructions, stream, workspaceBytes, module})
   explicit NativeKernels(const Napi::CallbackInfo& info);
   ~NativeKernels() override;
 
@@ -34,6 +34,10 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
     kernels::Tensor values;
     int32_t query_heads = 0;
     float scale = 1;
+    int32_t window = 0;
+    int32_t chunk = 0;
+    float softcap = 0;
+    uint64_t sinks = 0;
   };
 
   Napi::Value Target(const Napi::CallbackInfo& info);
@@ -78,6 +82,7 @@ class NativeKernels : public Napi::ObjectWrap<NativeKernels> {
   std::unique_ptr<kernels::KernelSet> set_;           // null once closed; queued commands use it
   std::vector<std::unique_ptr<DriverScope>> scopes_;  // of Enter, innermost last
   std::vector<Layer> layers_;
+  std::vector<float> sinks_;  // of layers that gave them without an address
   std::vector<kernels::Region> regions_;
   kernels::Dtype cache_dtype_ = kernels::Dtype::kFloat32;
   kernels::Dtype row_dtype_ = kernels::Dtype::kFloat32;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kCommonArguments = 2;
 constexpr size_t kTensorArguments = 5;
-constexpr size_t kLayerNumbers = 14;  // lib/kernels/kernel-layers.ts writes them
+constexpr size_t kLayerNumbers = 19;  // lib/kernels/kernel-layers.ts writes them
 constexpr int64_t kMostElements = int64_t{1} << 40;
 
 napi_typedarray_type ArrayOf(onnx::Element element) {

@@ -1,6 +1,6 @@
-// SlotArrays: the typed arrays in which JavaScript reads a cache's slots without a call: rows (Int32Array) and
-// quarantine (Uint8Array, 0 or 1), index the slot, bound when the cache is opened; and `news` (Float64Array) of its
-// mapper and pool.
+// SlotArrays: the typed arrays in which JavaScript reads a cache's slots without a call: rows (Int32Array), quarantine
+// (Uint8Array, 0 or 1) and, if it asked for them, first rows (Int32Array), index the slot, bound when the cache is
+// opened; and `news` (Float64Array) of its mapper and pool.
 //
 // Written here only, on the JavaScript thread, while a call of the addon's runs. A policy that was shown them may have
 // given their memory away: that is a failure (kInternal), and what changed is still to be written then.
@@ -16,8 +16,8 @@ namespace vkv::addon {
 
 class SlotArrays {
  public:
-  // Pre: arrays of these types, with an element per slot.
-  void Open(Napi::Int32Array rows, Napi::Uint8Array quarantined);
+  // Pre: arrays of these types, with an element per slot; `first` may be empty.
+  void Open(Napi::Int32Array rows, Napi::Uint8Array quarantined, Napi::Int32Array first);
   // Lets go of the arrays. Idempotent.
   void Close();
   bool is_open() const { return !rows_.IsEmpty(); }
@@ -32,6 +32,7 @@ class SlotArrays {
  private:
   Napi::Reference<Napi::Int32Array> rows_;
   Napi::Reference<Napi::Uint8Array> quarantined_;
+  Napi::Reference<Napi::Int32Array> first_;
   Napi::Reference<Napi::Float64Array> news_;
 };
 

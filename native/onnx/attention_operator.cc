@@ -240,27 +240,30 @@ OrtStatus* AttentionOperator::Compute(const Kernel& kernel, OrtKernelContext* co
                                        kernel.kv_heads, value_dim, false, values_);
   if (!is_float) output_.resize(static_cast<size_t>(rows * kernel.heads * value_dim));
 
-  kernels::AttentionRules rules{static_cast<int32_t>(kernel.window), kernel.softcap, nullptr};
+  uint64_t sink_rows = 0;
   if (sinks.data != nullptr || kernel.smooth != 0) {
     sinks_.assign(static_cast<size_t>(kernel.heads), 0);
     for (int64_t head = 0; head < kernel.heads && sinks.data != nullptr; ++head) {
       sinks_[static_cast<size_t>(head)] = At(sinks.data, element, head);
     }
-    rules.sinks = sinks_.data();
+    sink_rows = reinterpret_cast<uint64_t>(sinks_.data());
   }
   Status status = kernels_.Append({layer.keys, layer.values, key_rows, value_rows, pass_->cache_dtype, Dtype::kFloat32},
                                   pass_->spans);
   const kernels::AttentionCommand command{
-      layer.keys,
-      layer.values,
-      query_rows,
-      is_float ? reinterpret_cast<uint64_t>(output_data) : reinterpret_cast<uint64_t>(output_.data()),
-      pass_->cache_dtype,
-      Dtype::kFloat32,
-      static_cast<int32_t>(kernel.heads),
-      kernel.scale == 0 ? 1 / std::sqrt(static_cast<float>(dim)) : kernel.scale};
-  if (status.ok() && !prefilling_.empty()) status = kernels_.PrefillAttention(command, rules, prefilling_);
-  if (status.ok() && !decoding_.empty()) status = kernels_.DecodeAttention(command, rules, decoding_);
+      .keys = layer.keys,
+      .values = layer.values,
+      .queries = query_rows,
+      .output = reinterpret_cast<uint64_t>(is_float ? output_data : output_.data()),
+      .sinks = sink_rows,
+      .cache_dtype = pass_->cache_dtype,
+      .row_dtype = Dtype::kFloat32,
+      .query_heads = static_cast<int32_t>(kernel.heads),
+      .scale = kernel.scale == 0 ? 1 / std::sqrt(static_cast<float>(dim)) : kernel.scale,
+      .window = static_cast<int32_t>(kernel.window),
+      .softcap = kernel.softcap};
+  if (status.ok() && !prefilling_.empty()) status = kernels_.PrefillAttention(command, prefilling_);
+  if (status.ok() && !decoding_.empty()) status = kernels_.DecodeAttention(command, decoding_);
   if (!is_float) {
     simd_->convert(output_data, Dtype::kFloat16, output_.data(), Dtype::kFloat32, rows * kernel.heads * value_dim);
   }

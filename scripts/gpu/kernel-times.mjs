@@ -8,6 +8,8 @@ import { fillRandomly, isSimulated, timeLaunchesUs } from './timing.mjs';
 const kvHeads = 8;
 const dim = 128;
 const goalPercent = 80;
+/** Of a text a layer with a window sees this part. */
+const windowedPart = 32;
 const cases = [['float16', 1], ['float16', 4], ['float16', 8], ['bfloat16', 4], ['float32', 4]]; // and query heads to a KV head
 
 /**
@@ -41,7 +43,9 @@ function openScene(driver, { Kernels, KvCache, DeviceMemory, onDemand }, dtype, 
     work: 'awaited', model: { layers: 1, kvHeads, headDim: dim, dtype }, slots: sequences, maxTokens: tokens, driver, growth: onDemand(),
     memoryBudgetBytes: Math.floor(driver.memory().freeBytes * 0.8),
   });
-  const kernels = new Kernels({ cache, queryHeads: kvHeads * group, rowDtype: 'float16' });
+  const kernelsOptions = { cache, queryHeads: kvHeads * group, rowDtype: 'float16' };
+  const kernels = new Kernels(kernelsOptions);
+  const windowed = new Kernels({ ...kernelsOptions, attention: { windowTokens: tokens / windowedPart } });
   const batch = cache.createBatch();
   for (let index = 0; index < sequences; index += 1) batch.add(cache.acquire(), tokens);
   cache.prepare(batch);
@@ -61,7 +65,7 @@ function openScene(driver, { Kernels, KvCache, DeviceMemory, onDemand }, dtype, 
     }
   }
   return {
-    driver, cache, kernels, dtype, group, sequences, tokens, newTokens, rows, slotBytes,
+    driver, cache, kernels, windowed, dtype, group, sequences, tokens, newTokens, rows, slotBytes,
     sequenceBytes: tokenBytes, // K and V
     output: rows.address + BigInt(Math.max(sequences, newTokens) * rowBytes),
     spansOf: (count, first, length, fresh) => ({
@@ -70,6 +74,7 @@ function openScene(driver, { Kernels, KvCache, DeviceMemory, onDemand }, dtype, 
     }),
     close() {
       rows.close();
+      windowed.close();
       kernels.close();
       cache.close();
     },
@@ -108,10 +113,13 @@ function timeAttention(scene, rows, copyGBPerS) {
     const us = timeLaunchesUs(driver, (turn) => kernels.decodeAttention(0, turns[turn % sequences], address, output));
     rows.push(withGoal(`decode, ${dtype}, ${heads}, ${count} × ${tokens} tokens`, us, count * scene.sequenceBytes, copyGBPerS));
   }
+  const all = spansOf(sequences, 0, tokens - 1, 1);
+  const windowUs = timeLaunchesUs(driver, () => scene.windowed.decodeAttention(0, all, address, output));
+  rows.push(withGoal(`decode in windows, ${dtype}, ${heads}, ${sequences} × ${tokens / windowedPart} of ${tokens} tokens`, windowUs,
+    sequences * scene.sequenceBytes / windowedPart, copyGBPerS));
   const prompt = spansOf(1, 0, 0, newTokens);
   const prefillUs = timeLaunchesUs(driver, () => kernels.prefillAttention(0, prompt, address, output));
   rows.push({ what: `prefill, ${dtype}, ${heads}, ${newTokens} tokens`, us: prefillUs });
-  const step = spansOf(sequences, 0, tokens - 1, 1);
-  const appendUs = timeLaunchesUs(driver, () => kernels.append(0, step, address, address));
+  const appendUs = timeLaunchesUs(driver, () => kernels.append(0, all, address, address));
   rows.push({ what: `append, ${dtype}, ${kvHeads} heads, ${sequences} × 1 token`, us: appendUs });
 }

@@ -38,6 +38,7 @@ import { takeOver } from './take-over.js';
 import { tierRequests } from './tier-requests.js';
 import { tiers } from './tiers.js';
 import { tokenizing } from './tokenizing.js';
+import { windowsOfGemma } from './windows.js';
 
 const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()} threads, ` +
   `${Math.round(totalmem() / 2 ** 30)} GiB, Linux ${release()}, Node ${process.version}`;
@@ -45,7 +46,7 @@ const machine = `${cpus()[0]?.model ?? 'unknown CPU'}, ${availableParallelism()}
 const benchmarks: Readonly<Record<string, () => BenchResult | BenchResult[] | Promise<BenchResult[]>>> = {
   step, growth: () => [growth(2 * 2 ** 20), growth(64 * 1024)], decode, reserve, kernels, dense, llama, onnx, 'plain-decode': plainDecode, 'llama-cpp': llamaCpp, 'llama2-c': llama2C, 'event-loop': eventLoop, 'prefill-step': prefillStep, loading, 'replay-memory': replayMemory, requests, sampling, scheduler,
   'prefix-index': prefixIndex, 'prefix-reuse': prefixReuse, 'side-tensors': sideTensors, 'redis-tier': redisTierBench,
-  importance, 'replay-prefixes': replayPrefixes, 'take-over': takeOver, store, engines, tiers, 'tier-requests': tierRequests, tokenizing, soak,
+  importance, 'replay-prefixes': replayPrefixes, 'take-over': takeOver, windows: windowsOfGemma, store, engines, tiers, 'tier-requests': tierRequests, tokenizing, soak,
 };
 
 /** Names on the command line; all without any. */

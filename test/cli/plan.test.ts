@@ -1,8 +1,11 @@
+import { readFileSync, writeFileSync } from 'node:fs';
 import * as path from 'node:path';
 
 import test from 'ava';
 
 import { layoutKinds } from '#internal/layout/layout.js';
+import { folderOf } from '../helpers/temporary-folder.js';
+import { hybridConfigs } from './hybrid-configs.js';
 import { runVkv, runVkvJson, spawnVkv } from './run-vkv.js';
 
 const configs = path.resolve(__dirname, '..', '..', 'test', 'fixtures', 'configs');
@@ -38,10 +41,64 @@ test('addresses beyond those of a process are not called free', async (t) => {
   t.like(await plan(...many, '--slots', '1024'), { virtualBytes: 40 * 2 ** 40, isReservable: true });
 });
 
-test('layers without K and V are noted', async (t) => {
+test('layer sets have a table: what each keeps, its rows, its layout and why', async (t) => {
+  const { stdout } = await runVkv(['plan', '--config', path.join(configs, 'gemma3.json'), '--tokens', '32768', '--memory-bytes', '40GiB']);
+  t.regex(stdout, /^gemma3\n34 layers \(29 window and 5 full\), 4 KV heads × 256, bfloat16\n/);
+  t.regex(stdout, /\nset +layers +keeps +one token +layout +tokens per row +most rows +most of a sequence\n/);
+  t.regex(stdout, /\nfull +5 +all tokens +20 KiB +per-layer +1,024 +128 +2\.5 GiB\n/);
+  t.regex(stdout, /\nwindow +29 +1,024 tokens +116 KiB +sliced +35\.31 +30 +120 MiB\n/);
+  t.regex(stdout, /\nwindow: sliced, the first layout that takes at most 1\.5 times the bytes of its tokens: 120 MiB for 116 MiB\n/);
+  t.regex(stdout, /\n32,768 tokens +32 rows = 380 pages = 760 MiB, of which 4 MiB \(0\.53 %\) not yet used\n/);
+  t.regex(stdout, /\none row \(full\) +10 pages = 20 MiB for 1,024 tokens; a slot has up to 128\na row on a GPU \(full\) +10 cuMemMap and 10 cuMemSetAccess/);
+  t.regex(stdout, /\naddresses +12 reservations, together 4\.3 TiB, which/);
+  t.regex(stdout, /: 53 sequences of 32,768 tokens/);
+});
+
+test('sets are in the JSON, for so many new tokens in a pass', async (t) => {
+  const gemma = ['--config', path.join(configs, 'gemma3.json'), '--page-bytes', '64KiB'];
+  const sets = async (...parameters: string[]): Promise<unknown[]> => (await plan(...gemma, ...parameters))['sets'] as unknown[];
+  t.like((await sets())[1], { kind: 'window', layers: 29, keptTokens: 1024, layout: 'per-layer', layoutReason: 'small', mostRows: 33, tokenBytes: 29 * 4096, keptBytes: 1024 * 29 * 4096 });
+  t.like((await sets('--pass-tokens', '2048'))[1], { mostRows: 97, mostBytes: 97 * 58 * 65_536 });
+  t.like(await plan(...gemma, '--pass-tokens', '2048', '--tokens', '100'), { rows: 4, pages: 4 * 10 + 4 * 58 });
+});
+
+test('the table says of each window why it has its layout', async (t) => {
+  const window = { num_hidden_layers: 2, num_attention_heads: 8, head_dim: 64, sliding_window: 128, max_position_embeddings: 4096, sliding_window_pattern: 2 };
+  const folder = folderOf(t);
+  const lineOf = async (name: string, config: object, ...parameters: string[]): Promise<string> => {
+    writeFileSync(path.join(folder, `${name}.json`), JSON.stringify(config));
+    const { stdout } = await runVkv(['plan', '--config', path.join(folder, `${name}.json`), ...parameters]);
+    return /^window: .*$/m.exec(stdout)?.[0] ?? stdout;
+  };
+  t.is(await lineOf('smallest', window), 'window: fused, as every layout takes more than 1.5 times the bytes of its tokens: 4 MiB for 256 KiB');
+  t.is(await lineOf('unequal', { ...window, v_head_dim: 32 }, '--page-bytes', '4KiB'),
+    'window: fused, as tokens would differ in size between the reservations of another layout: 196 KiB for 192 KiB');
+  t.is(await lineOf('small', window, '--page-bytes', '4KiB', '--pass-tokens', '4'),
+    'window: per-layer, the first layout that takes at most 1.5 times the bytes of its tokens: 272 KiB for 256 KiB, with 4 new tokens in a pass');
+});
+
+test('docs/plan.md shows the plan of Gemma 3 27B as it is', async (t) => {
+  const shown = /```\n(gemma-3-27b\n[^]*?)```/.exec(readFileSync(path.join(configs, '..', '..', '..', 'docs', 'plan.md'), 'utf8'))![1]!;
+  const file = path.join(folderOf(t), 'gemma-3-27b.json');
+  writeFileSync(file, JSON.stringify(hybridConfigs['gemma3-27b']));
+  t.is((await runVkv(['plan', '--config', file])).stdout.slice(0, shown.length), shown);
+});
+
+test('a model of windows alone is planned by them', async (t) => {
+  const file = path.join(folderOf(t), 'mistral.json');
+  writeFileSync(file, JSON.stringify(hybridConfigs['mistral-7b-v0.1']));
+  t.like(await plan('--config', file, '--tokens', '32768', '--memory-bytes', '16GiB'), {
+    layout: 'per-layer', rows: 5, pages: 5 * 64, rowsPerSlot: 32, sequencesThatFit: 25, unusedBytes: (5 * 64 - 256) * 2 ** 21,
+  });
+});
+
+test('states are planned with their faces', async (t) => {
   const { stdout } = await runVkv(['plan', '--config', path.join(configs, 'qwen3-next.json')]);
-  t.regex(stdout, /^qwen3-next\n2 layers, .*\nNote: 6 of 8 layers keep no K and V \(linear_attention\); they and their state are left out\.\n/);
-  t.deepEqual(((await plan('--config', path.join(configs, 'gemma3.json')))['model'] as { notes: string[] }).notes.length, 1);
+  t.regex(stdout, /^qwen3-next\n8 layers \(6 state and 2 full\), .*\n\nset/);
+  t.regex(stdout, /\nstate +6 +12\.28 MiB × 2 faces +14 pages\n/);
+  t.like(await plan('--config', path.join(configs, 'qwen3-next.json'), '--tokens', '4096'), {
+    constantSets: [{ kind: 'state', layers: 6, faces: 2, facePages: 7 }], pages: 14 + 4 * 2 * 1,
+  });
 });
 
 test('--memory-bytes adds how many sequences fit, of --tokens or of the longest', async (t) => {

@@ -49,7 +49,7 @@ export class DenseWorld {
     memory.close();
   }
 
-  /** Norm, rotation, gate and embedding of so many rows. */
+  /** Norm, rotation, gate, soft cap and embedding of so many rows. */
   transform(rows: number, heads: number, dim: number): void {
     const { dense } = this;
     const width = heads * dim;
@@ -59,9 +59,10 @@ export class DenseWorld {
       this.#compare(memory.read(actual, expected.length), expected, 1e-5, `${about} of ${rows} × ${heads} × ${dim}`);
     const values = this.#floats(rows * width);
     const input = put(values);
-    const norm = { weight: this.#floats(width), width, epsilon: 1e-5 };
-    const expected = new Float32Array(rows * width);
-    const output = this.#pick([input, put(expected)]);
+    const norm = { weight: this.#floats(width), width, epsilon: 1e-5, mode: this.#pick(['add', 'replace'] as const) };
+    const isInPlace = this.#pick([true, false]);
+    const expected = isInPlace ? values.slice() : this.#floats(rows * width);
+    const output = isInPlace ? input : put(expected);
     this.#cpu.normalize(values, rows, norm, expected);
     dense.normalize(input, rows, { ...norm, weight: put(norm.weight) }, output);
     same(output, expected, 'norm');
@@ -73,15 +74,22 @@ export class DenseWorld {
     same(output, expected, 'rotation');
 
     const up = this.#floats(rows * width);
-    this.#cpu.gate(expected, up, rows * width, expected);
-    dense.gate(output, put(up), rows * width, output);
-    same(output, expected, 'gate');
+    const activation = this.#pick(['silu', 'gelu-tanh'] as const);
+    this.#cpu.gate(expected, up, rows * width, expected, activation);
+    dense.gate(output, put(up), rows * width, output, activation);
+    same(output, expected, `gate by ${activation}`);
+
+    const cap = this.#pick([0.5, 30]);
+    this.#cpu.cap(expected, rows * width, cap);
+    dense.cap(output, rows * width, cap);
+    same(output, expected, `soft cap of ${cap}`);
 
     const dtype = this.#pick(dtypes);
     const data = toRows(dtype, [...this.#floats(11 * width, dtype)]);
     const tokens = Int32Array.from({ length: rows }, () => this.#random.integer(11));
-    this.#cpu.gather({ data, dtype, outputs: 11, inputs: width }, tokens, rows, expected);
-    dense.gather({ data: put(data), dtype, outputs: 11, inputs: width }, tokens, rows, output);
+    const factor = this.#pick([1, 5.5]);
+    this.#cpu.gather({ data, dtype, outputs: 11, inputs: width }, tokens, rows, expected, factor);
+    dense.gather({ data: put(data), dtype, outputs: 11, inputs: width }, tokens, rows, output, factor);
     this.#t.deepEqual(memory.read(output, rows * width), expected, `embedding of ${rows} × ${width}`);
     memory.close();
   }

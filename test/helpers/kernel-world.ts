@@ -10,9 +10,10 @@ import {
 } from 'virtual-kv';
 
 import type { Random } from '#internal/base/random.js';
+import { DeviceFloats } from './device-floats.js';
 import { DeviceRows } from './device-rows.js';
 import { fromRows, roundTo, toRows } from './floats.js';
-import { PlainAttention, type AttentionShape } from './plain-attention.js';
+import { PlainAttention, type AttentionShape, type PlainRules } from './plain-attention.js';
 
 export interface WorldOptions {
   readonly layers?: number;
@@ -27,6 +28,8 @@ export interface WorldOptions {
   readonly maxTokens?: number;
   readonly pageBytes?: number;
   readonly kernels?: Partial<KernelsOptions>;
+  /** Of each layer. Default: none. */
+  readonly rules?: readonly PlainRules[];
   /** Numbers from −spread to spread. Default 1. */
   readonly spread?: number;
 }
@@ -53,6 +56,8 @@ export class KernelWorld {
   readonly #cacheDtype: RowDtype;
   readonly #rowDtype: RowDtype;
   readonly #layers: number;
+  readonly #rules: readonly PlainRules[] | undefined;
+  readonly #sinks: DeviceFloats | undefined;
   readonly #spread: number;
   readonly #device: DeviceRows | undefined;
   readonly #members: Member[] = [];
@@ -60,16 +65,21 @@ export class KernelWorld {
   constructor(t: ExecutionContext, driver: Driver, random: Random, options: WorldOptions) {
     const { layers = 2, kvHeads, group, dim, valueDim = dim, cacheDtype = 'float32', rowDtype = 'float32' } = options;
     const { layout = 'per-layer', slots = 4, maxTokens = 600, kernels = {}, spread = 1 } = options;
-    const { pageBytes: ownPageBytes = pageBytes } = options;
+    const { pageBytes: ownPageBytes = pageBytes, rules } = options;
     this.#t = t;
     this.#random = random;
-    [this.#cacheDtype, this.#rowDtype, this.#layers, this.#spread] = [cacheDtype, rowDtype, layers, spread];
+    [this.#cacheDtype, this.#rowDtype, this.#layers, this.#rules, this.#spread] = [cacheDtype, rowDtype, layers, rules, spread];
     this.shape = { queryHeads: kvHeads * group, kvHeads, dim, valueDim, scale: kernels.scale ?? 1 / Math.sqrt(dim) };
     const model: ModelShape = { layers, kvHeads, headDim: dim, valueHeadDim: valueDim, dtype: cacheDtype };
     this.cache = new KvCache({
       model, layout, slots, maxTokens, driver, pageBytes: ownPageBytes, memoryBudgetBytes: 256 * 2 ** 20, growth: onDemand(), mapper: 'off',
     });
-    this.kernels = new Kernels({ cache: this.cache, queryHeads: kvHeads * group, rowDtype, ...kernels });
+    if (driver.kind !== 'host' && rules !== undefined) this.#sinks = new DeviceFloats(driver, 2 ** 16);
+    const attention = rules?.map(({ sinks, ...rest }) => {
+      const floats = sinks === undefined ? undefined : Float32Array.from(sinks);
+      return { ...rest, sinks: floats === undefined || this.#sinks === undefined ? floats : this.#sinks.put(floats) };
+    });
+    this.kernels = new Kernels({ cache: this.cache, queryHeads: kvHeads * group, rowDtype, attention, ...kernels });
     this.#device = driver.kind === 'host' ? undefined : new DeviceRows(driver, ownPageBytes);
   }
 
@@ -80,7 +90,7 @@ export class KernelWorld {
 
   acquire(): Sequence {
     const sequence = this.cache.acquire();
-    const plain = Array.from({ length: this.#layers }, () => new PlainAttention(this.shape));
+    const plain = Array.from({ length: this.#layers }, (_, layer) => new PlainAttention(this.shape, this.#rules?.[layer]));
     this.#members.push({ sequence, plain });
     return sequence;
   }
@@ -148,6 +158,7 @@ export class KernelWorld {
   close(): void {
     this.#device?.close();
     this.kernels.close();
+    this.#sinks?.close();
     for (const { sequence } of this.#members) sequence.release();
     this.cache.close();
   }

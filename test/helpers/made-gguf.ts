@@ -21,14 +21,31 @@ export interface RawTensor extends Omit<GgufPlace, 'bytes'> {
 
 export const ggufTypeNumbers = { F32: 0, F16: 1, Q8_0: 8, BF16: 30 } as const;
 const rowTypes = { F32: 'float32', F16: 'float16', BF16: 'bfloat16' } as const;
+const gemmaNames: readonly (readonly [RegExp, string])[] = [
+  [/post_attention_layernorm/, 'post_attention_norm'], [/pre_feedforward_layernorm/, 'ffn_norm'], [/post_feedforward_layernorm/, 'post_ffw_norm'],
+];
 const names: readonly (readonly [RegExp, string])[] = [
   [/^model\.embed_tokens/, 'token_embd'], [/^model\.norm/, 'output_norm'], [/^lm_head/, 'output'], [/^model\.layers\.(\d+)\./, 'blk.$1.'],
   [/input_layernorm/, 'attn_norm'], [/post_attention_layernorm/, 'ffn_norm'], [/self_attn\.([qkv])_proj/, 'attn_$1'], [/self_attn\.o_proj/, 'attn_output'],
   [/self_attn\.([qk])_norm/, 'attn_$1_norm'], [/mlp\.(gate|up|down)_proj/, 'ffn_$1'],
 ];
 
+export type Architecture = 'llama' | 'qwen2' | 'qwen3' | 'gemma2' | 'gemma3';
+
+/** The keys of a Gemma's windows and caps. */
+function gemmaEntries(of: (key: string) => string, { layerAttention = [], attentionCap, logitsCap, ropeScaling }: LlamaConfig): GgufEntry[] {
+  const every = layerAttention.findIndex(({ kind }) => kind === 'full') + 1;
+  return [
+    [of('attention.sliding_window'), 4, layerAttention[0]!.tokens],
+    ...attentionCap === undefined ? [[of('attention.sliding_window_pattern'), 4, every]] as const : [[of('attn_logit_softcapping'), 6, attentionCap]] as const,
+    ...logitsCap === undefined ? [] : [[of('final_logit_softcapping'), 6, logitsCap]] as const,
+    ...ropeScaling.kind === 'linear' ? [[of('rope.scaling.type'), 8, 'linear'], [of('rope.scaling.factor'), 6, ropeScaling.factor]] as const : [],
+  ];
+}
+
 /** Writes the model; matrices become `type`, vectors F32. */
-export function writeGguf(file: string, { tensors }: MadeLlama, config: LlamaConfig, architecture: 'llama' | 'qwen2' | 'qwen3', type: GgufTypeName, more: readonly GgufEntry[] = []): void {
+export function writeGguf(file: string, { tensors }: MadeLlama, config: LlamaConfig, architecture: Architecture, type: GgufTypeName, more: readonly GgufEntry[] = []): void {
+  const isGemma = architecture.startsWith('gemma');
   const of = (key: string): string => `${architecture}.${key}`;
   writeRawGguf(file, [
     ['general.architecture', 8, architecture], [of('block_count'), 4, config.layers], [of('embedding_length'), 4, config.hidden],
@@ -36,13 +53,14 @@ export function writeGguf(file: string, { tensors }: MadeLlama, config: LlamaCon
     [of('attention.key_length'), 4, config.headDim], [of('attention.value_length'), 4, config.headDim], [of('rope.dimension_count'), 4, config.headDim],
     [of('context_length'), 4, config.maxTokens], [of('attention.layer_norm_rms_epsilon'), 6, config.normEpsilon], [of('rope.freq_base'), 6, config.ropeTheta],
     ['tokenizer.ggml.tokens', 9, 8, Array.from({ length: config.vocabularyTokens }, (_, token) => `token ${token}`)],
-    ...config.endTokens.map((token): GgufEntry => ['tokenizer.ggml.eos_token_id', 4, token]), ...more,
+    ...config.endTokens.map((token): GgufEntry => ['tokenizer.ggml.eos_token_id', 4, token]), ...isGemma ? gemmaEntries(of, config) : [], ...more,
   ], [...tensors].map(([name, tensor]) => {
     const heads = architecture !== 'llama' ? 0 : /q_proj/.test(name) ? config.queryHeads : /k_proj/.test(name) ? config.kvHeads : 0;
-    const { shape, values } = heads === 0 ? tensor : interleaved(tensor, config.headDim);
+    const { shape, values: kept } = heads === 0 ? tensor : interleaved(tensor, config.headDim);
+    const values = isGemma && name.endsWith('norm.weight') ? kept.map((value) => 1 + value) : kept;
     const own = shape.length === 1 ? 'F32' : type;
     return {
-      name: names.reduce((text, [from, to]) => text.replace(from, to), name), shape, type: ggufTypeNumbers[own],
+      name: [...isGemma ? gemmaNames : [], ...names].reduce((text, [from, to]) => text.replace(from, to), name), shape, type: ggufTypeNumbers[own],
       bytes: own === 'Q8_0' ? inBlocks(values) : bytesOf(toRows(rowTypes[own], values)),
     };
   }));

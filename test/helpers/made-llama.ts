@@ -45,7 +45,8 @@ export function makeLlama(sizes: LlamaSizes, more: Json, fill: (name: string, in
     const length = shape.reduce((product, extent) => product * extent);
     tensors.set(name, { shape, values: Array.from({ length }, (_, index) => fill(name, index)) });
   };
-  const isQwen = config['model_type'] === 'qwen2';
+  const type = config['model_type'] as string;
+  const [isQwen, isGemma] = [type === 'qwen2', type.startsWith('gemma')];
   const linear = (name: string, outputs: number, inputs: number, hasBias: boolean): void => {
     add(`${name}.weight`, outputs, inputs);
     if (hasBias) add(`${name}.bias`, outputs);
@@ -56,11 +57,14 @@ export function makeLlama(sizes: LlamaSizes, more: Json, fill: (name: string, in
     add(`${at}.input_layernorm.weight`, hidden);
     linear(`${at}.self_attn.q_proj`, queryHeads * headDim, hidden, hasBias || isQwen);
     for (const part of ['k_proj', 'v_proj']) linear(`${at}.self_attn.${part}`, kvHeads * headDim, hidden, hasBias || isQwen);
-    if (config['model_type'] === 'qwen3') for (const part of ['q_norm', 'k_norm']) add(`${at}.self_attn.${part}.weight`, headDim);
+    if (type === 'qwen3' || type === 'gemma3_text') for (const part of ['q_norm', 'k_norm']) add(`${at}.self_attn.${part}.weight`, headDim);
     linear(`${at}.self_attn.o_proj`, hidden, queryHeads * headDim, hasBias);
+    if (type === 'gpt_oss') add(`${at}.self_attn.sinks`, queryHeads);
+    if (isGemma) for (const part of ['pre', 'post']) add(`${at}.${part}_feedforward_layernorm.weight`, hidden);
+    const feedForward = `${at}.${type === 'llama4_text' ? 'feed_forward' : 'mlp'}`;
     add(`${at}.post_attention_layernorm.weight`, hidden);
-    for (const part of ['gate_proj', 'up_proj']) linear(`${at}.mlp.${part}`, intermediate, hidden, config['mlp_bias'] === true);
-    linear(`${at}.mlp.down_proj`, hidden, intermediate, config['mlp_bias'] === true);
+    for (const part of ['gate_proj', 'up_proj']) linear(`${feedForward}.${part}`, intermediate, hidden, config['mlp_bias'] === true);
+    linear(`${feedForward}.down_proj`, hidden, intermediate, config['mlp_bias'] === true);
   }
   add('model.norm.weight', hidden);
   if (config['tie_word_embeddings'] !== true) add('lm_head.weight', vocabularyTokens, hidden);
@@ -72,10 +76,12 @@ export function makeLlama(sizes: LlamaSizes, more: Json, fill: (name: string, in
  * tokens more than at others, and float32 is not asked for more than it has.
  */
 export function randomLlama(random: Random, sizes: LlamaSizes, more: Json = {}, dtype: RowDtype = 'float32'): MadeLlama {
+  const isGemma = String(more['model_type']).startsWith('gemma'); // norms add 1 to their weights, and embeddings grow by √hidden
   return makeLlama(sizes, more, (name) => {
-    if (name.includes('norm')) return roundTo(dtype, 0.5 + random.next());
+    if (name.includes('norm')) return roundTo(dtype, (isGemma ? -0.5 : 0.5) + random.next());
+    if (name.includes('sinks')) return roundTo(dtype, random.normal());
     const inputs = name.includes('down_proj') ? sizes.intermediate : sizes.hidden;
-    return roundTo(dtype, (name.includes('embed') ? 1 : 1 / Math.sqrt(inputs)) * random.normal());
+    return roundTo(dtype, (name.includes('embed') && !isGemma ? 1 : 1 / Math.sqrt(inputs)) * random.normal());
   });
 }
 

@@ -42,6 +42,7 @@ const probes = {
   structs_probe: { sources: [] },
   sync_timer_probe: { sources: ['native/store/sync_timer.cc'] },
   mock_probe: { sources: ['native/mock/', 'native/cuda/results.cc'] },
+  cpu_attention_probe: { sources: ['kernels/cpu/kernel_set_cpu.cc', 'kernels/cpu/simd_', 'kernels/reference.cc'] },
   kernels_probe: { sources: ['kernels/cuda/launches.cc', 'kernels/reference.cc'], switchesStacks: true },
   dense_probe: {
     sources: ['kernels/cuda/launches.cc', 'kernels/dense/cuda/dense_launches.cc', 'kernels/dense/dense_reference.cc'], switchesStacks: true,

@@ -51,6 +51,8 @@ export class RunAheadEngine {
   readonly #queued: { readonly step: number; run(): void }[] = [];
   /** What queued work has read; streams only. */
   readonly #found: DeviceMemory | undefined;
+  /** By tensor: the first token that the next one of so many sees. */
+  readonly #firstSeen: readonly ((length: number) => number)[];
   #probes: Probe[] = [];
   /** What queued work found wrong. */
   readonly #wrong: string[] = [];
@@ -62,6 +64,12 @@ export class RunAheadEngine {
     this.#readTokens = probes;
     this.#isTold = told !== undefined;
     this.streams = steps ? [] : told !== undefined ? [told] : Array.from({ length: streams }, () => nativeOf(bench.driver).createStream());
+    const { tensors, sets } = bench.cache.layout;
+    this.#firstSeen = tensors.map(({ index }) => {
+      const { windowTokens, chunkTokens } = sets.find((set) => set.tensors.includes(index))!;
+      if (windowTokens !== undefined) return (length) => Math.max(0, length + 1 - windowTokens);
+      return (length) => (chunkTokens === undefined ? 0 : Math.floor(length / chunkTokens) * chunkTokens);
+    });
     this.#found = steps ? undefined : new DeviceMemory({ driver: bench.driver, bytes: mostProbes });
   }
 
@@ -162,8 +170,12 @@ export class RunAheadEngine {
     const bytes = bytesOf(text);
     const from = sequence.length;
     const { slot } = sequence;
-    const read = Array.from({ length: this.#readTokens }, () => this.#random.integer(from + tokens));
     const tensors = this.#bench.cache.tensors.length;
+    const read = Array.from({ length: this.#readTokens }, () => {
+      const tensor = this.#random.integer(tensors);
+      const first = this.#firstSeen[tensor]!(from);
+      return { tensor, token: first + this.#random.integer(from + tokens - first) };
+    });
     const what = (token: number): string => `step ${step}, slot ${slot}, token ${token} of ${from} and ${tokens} new ones`;
     const write = (stream: bigint): void => {
       const native = nativeOf(this.#bench.driver);
@@ -179,20 +191,24 @@ export class RunAheadEngine {
         step,
         run: () => {
           write(0n);
-          for (const token of read) if (this.#byteAt(token % tensors, slot, token) !== bytes[token]) this.#wrong.push(what(token));
+          for (const { tensor, token } of read) {
+            if (this.#byteAt(tensor, slot, token) !== bytes[token]) this.#wrong.push(what(token));
+          }
         },
       });
       return;
     }
     const stream = this.streams[lane]!;
     write(stream);
-    this.#bench.mock.queueWork(stream, this.#bench.cache.tensors.map(({ strides, tokenBytes }, tensor) => ({
-      address: this.#addressOf(tensor, slot, 0), bytes: (from + tokens - 1) * strides.tokenBytes + tokenBytes, access: 'read' as const,
-    })));
+    this.#bench.mock.queueWork(stream, this.#bench.cache.tensors.map(({ strides, tokenBytes }, tensor) => {
+      const first = this.#firstSeen[tensor]!(from);
+      const bytes = (from + tokens - 1 - first) * strides.tokenBytes + tokenBytes;
+      return { address: this.#addressOf(tensor, slot, first), bytes, access: 'read' as const };
+    }));
     if (this.#probes.length + read.length > mostProbes) this.finish();
-    for (const token of read) {
+    for (const { tensor, token } of read) {
       const byte = this.#probes.length;
-      const address = this.#addressOf(token % tensors, slot, token);
+      const address = this.#addressOf(tensor, slot, token);
       nativeOf(this.#bench.driver).copy(this.#found!.address + BigInt(byte), address, 1, stream);
       this.#probes.push({ byte, expected: bytes[token]!, what: what(token) });
     }
@@ -202,7 +218,7 @@ export class RunAheadEngine {
     const bytes = bytesOf(text);
     let wrong = 0;
     for (let tensor = 0; tensor < this.#bench.cache.tensors.length; tensor += 1) {
-      for (let token = 0; token < sequence.length; token += 1) {
+      for (let token = this.#firstSeen[tensor]!(sequence.length); token < sequence.length; token += 1) {
         if (this.#byteAt(tensor, sequence.slot, token) !== bytes[token]) wrong += 1;
       }
     }

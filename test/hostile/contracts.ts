@@ -145,6 +145,11 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
   'randomSampler.call': [['temperature', [-1]], ['temperature', [0], invalid, /`greedy`/]],
   'Kernels.new': [
     ['queryHeads', [3, [2, 2], [5]]], ['threads', [0]], ['rowDtype', ['float8']], ['instructions', ['avx1024']],
+    ['attention', [7, null, [], [{}, {}], { windowTokens: 0 }, [{ windowTokens: 2, chunkTokens: 2 }], { chunkTokens: 2 ** 31 }],
+      invalid, /attention/],
+    ['attention', [{ softcap: 0 }, { softcap: Infinity }, { softcap: '30' }, { sinks: floats(3) }, [{ sinks: floats(2).fill(NaN) }]],
+      invalid, /attention/],
+    ['attention', [{ windowToken: 2 }], unknown, /Did you mean `attention.windowTokens`\?/],
     ['thread', [2], unknown, /Did you mean `threads`\?/], ['cache', [{}]],
   ],
   'Kernels.append': rowsOfKernels, 'Kernels.decodeAttention': rowsOfKernels,

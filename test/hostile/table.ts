@@ -39,6 +39,13 @@ const schedulerOptions = (world: World) => ({
 });
 const layout = () => kv.computeLayout({ model, layout: 'per-layer', slots: 2, maxTokens: 16, pageBytes });
 
+/** One of each kind. */
+const layerSets = [
+  { kind: 'full', layers: [0], layout: 'sliced', headDim: 32 }, { kind: 'window', layers: [1], windowTokens: 4, layout: 'auto' },
+  { kind: 'chunk', layers: [2], chunkTokens: 4, kvHeads: 1 }, { kind: 'shared', layers: [3], of: 1 }, { kind: 'fixed', layers: [4], tokens: 3 },
+  { kind: 'state', layers: [5], tensors: [{ name: 'conv', shape: [3, 4], dtype: 'float32' }], faces: 2 },
+];
+
 /** What was opened goes with the world. */
 function opened<T extends { close(): unknown }>(world: World, one: T): T {
   world.closable.push(one);
@@ -59,7 +66,7 @@ export const table: Readonly<Record<string, Rows>> = {
   lru: { call: null }, onDemand: { call: null },
   ahead: { call: () => call(kv.ahead, 16) },
   byteOffset: { call: () => call(kv.byteOffset, layout().tensors[0], 1, 2) },
-  computeLayout: { call: () => call(kv.computeLayout, { model, layout: 'fused', slots: 2, maxTokens: 16, pageBytes }) },
+  computeLayout: { call: () => call(kv.computeLayout, { model: { ...model, layers: 6, layerSets }, layout: 'fused', slots: 2, maxTokens: 16, pageBytes }) },
   contentHash: { call: () => call(kv.contentHash, Uint8Array.of(1)) },
   dtypeBytes: { call: () => call(kv.dtypeBytes, 'float16') },
   greedy: { call: () => call(kv.greedy, floats(4), 0) },
@@ -107,6 +114,7 @@ export const table: Readonly<Record<string, Rows>> = {
       return call(sequence.truncate.bind(sequence), 0);
     },
     view: ({ sequence }) => call(sequence.view.bind(sequence), 0),
+    firstToken: ({ sequence }) => call(sequence.firstToken.bind(sequence), 0),
   },
   KvCache: {
     ...close, ...sideRows.KvCache,
@@ -184,7 +192,7 @@ export const table: Readonly<Record<string, Rows>> = {
   Kernels: {
     ...close,
     new: (world) => call((options: kv.KernelsOptions) => opened(world, new kv.Kernels(options)), {
-      cache: world.cache, queryHeads: [4], scale: 1, rowDtype: 'float32', threads: 1, instructions: 'auto', stream: 0n, workspaceBytes: 0,
+      cache: world.cache, queryHeads: [4], scale: 1, attention: [{ windowTokens: 2, softcap: 30, sinks: floats(4) }], rowDtype: 'float32', threads: 1, instructions: 'auto', stream: 0n, workspaceBytes: 0,
     }),
     append: (world) => kernelCall(world, 'append', spans()),
     copyTokens: (world) => {
@@ -223,11 +231,15 @@ export const table: Readonly<Record<string, Rows>> = {
     }),
     gate: (world) => {
       const dense = world.dense();
-      return call(dense.gate.bind(dense), floats(8), floats(8), 8, floats(8));
+      return call(dense.gate.bind(dense), floats(8), floats(8), 8, floats(8), 'gelu-tanh');
+    },
+    cap: (world) => {
+      const dense = world.dense();
+      return call(dense.cap.bind(dense), floats(8), 8, 30);
     },
     gather: (world) => {
       const dense = world.dense();
-      return call(dense.gather.bind(dense), weight(), Int32Array.of(0, 7), 2, floats(2 * width));
+      return call(dense.gather.bind(dense), weight(), Int32Array.of(0, 7), 2, floats(2 * width), 5.5);
     },
     multiply: (world) => {
       const dense = world.dense();
@@ -235,7 +247,7 @@ export const table: Readonly<Record<string, Rows>> = {
     },
     normalize: (world) => {
       const dense = world.dense();
-      return call(dense.normalize.bind(dense), floats(2 * width), 2, { weight: floats(width), width, epsilon: 1e-5 }, floats(2 * width));
+      return call(dense.normalize.bind(dense), floats(2 * width), 2, { weight: floats(width), width, epsilon: 1e-5, mode: 'add' }, floats(2 * width));
     },
     rotate: (world) => {
       const dense = world.dense();

@@ -7,6 +7,8 @@ import { Driver, layoutKinds, type Instructions, type RowDtype } from 'virtual-k
 import { native } from '#internal/device/native.js';
 import { Random } from '#internal/base/random.js';
 import { KernelWorld, type WorldOptions } from '../helpers/kernel-world.js';
+import { randomRules } from '../helpers/random-rules.js';
+import { hasCompiler, runProbe } from '../helpers/native-probe.js';
 import { seedOf } from '../helpers/seed.js';
 import { slow } from '../runner/slow.js';
 import { scale } from '../runner/tier.js';
@@ -21,8 +23,9 @@ for (const vectors of instructions) {
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     for (let round = 0; round < 25 * scale; round += 1) {
       const dim = pick([1, 3, 8, 13, 16, 32, 40, 64, 80, 128]);
+      const [kvHeads, group] = [pick([1, 2, 3, 5]), pick([1, 1, 2, 3, 4, 5, 8])];
       const options: WorldOptions = {
-        kvHeads: pick([1, 2, 3, 5]), group: pick([1, 1, 2, 3, 4, 5, 8]), dim, valueDim: pick([dim, dim, 24]),
+        kvHeads, group, dim, valueDim: pick([dim, dim, 24]), rules: [{}, randomRules(random, kvHeads * group)],
         cacheDtype: pick(dtypes), rowDtype: pick(dtypes), layout: pick(layoutKinds),
         kernels: { threads: pick([1, 2, 3, 5]), instructions: vectors },
       };
@@ -42,6 +45,16 @@ for (const vectors of instructions) {
     }
   });
 }
+
+const probeSeed = seedOf('attention of the CPU');
+(hasCompiler ? slow('random commands for every instruction set') : test.skip)(
+  `nothing is loaded that no row sees, NaN there reaches no result, and a prompt in two passes has the bits of one (seed ${probeSeed})`,
+  (t) => {
+    const lines = runProbe('cpu_attention_probe', [String(probeSeed), String(Math.max(4, Math.round(40 * scale)))]);
+    t.is(lines.length, 2 * instructions.length);
+    for (const line of lines) t.regex(line, /^\w+_(decode|prefill) \d+ ok$/);
+  },
+);
 
 for (const length of [0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 255, 511]) {
   test(`the first token after ${length} is right, decoded and prefilled`, (t) => {

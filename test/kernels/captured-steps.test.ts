@@ -39,7 +39,8 @@ class Toy {
     this.cache = new KvCache({
       model: shape, slots, maxTokens, driver, pageBytes, memoryBudgetBytes: 64 * 2 ** 20, growth: onDemand(), mapper: 'off',
     });
-    this.kernels = new Kernels({ cache: this.cache, queryHeads, stream: this.stream, workspaceBytes, threads: 1 });
+    const attention = [{ windowTokens: 30, softcap: 1 }, { chunkTokens: 150 }]; // the second is split
+    this.kernels = new Kernels({ cache: this.cache, queryHeads, attention, stream: this.stream, workspaceBytes, threads: 1 });
     this.dense = new DenseKernels(isHost ? { threads: 1 } : { driver, stream: this.stream, cublas: 'off' });
     const random = new Random(3);
     const fill = (length: number): Float32Array => Float32Array.from({ length }, () => random.next() - 0.5);

@@ -9,6 +9,7 @@ import { Random } from '#internal/base/random.js';
 import { cudaDriver } from '../helpers/drivers.js';
 import { kernelShapes } from '../helpers/kernel-shapes.js';
 import { KernelWorld } from '../helpers/kernel-world.js';
+import { randomRules } from '../helpers/random-rules.js';
 import { scale } from '../runner/tier.js';
 
 const why = cudaDriver.whyAbsent?.();
@@ -32,6 +33,7 @@ for (const cacheDtype of dtypes) {
         const rowDtype = dtypes[random.integer(3)]!;
         const world = new KernelWorld(t, driver, random, {
           kvHeads: 2, group, dim, cacheDtype, rowDtype, layout, maxTokens: 2000, pageBytes: devicePageBytes,
+          rules: [{}, randomRules(random, 2 * group)],
         });
         world.acquire();
         world.acquire();

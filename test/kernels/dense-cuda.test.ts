@@ -20,7 +20,7 @@ let opened: Driver | undefined;
 const openOnce = (): Driver => (opened ??= Driver.open('cuda'));
 
 for (const cublas of new Set(['off', process.env['VKV_CUBLAS'] || 'auto'])) {
-  const title = `products, norms, rotations, gates and embeddings are the CPU's, cublas ${cublas} (seed ${seed})`;
+  const title = `products, norms, rotations, gates, caps and embeddings are the CPU's, cublas ${cublas} (seed ${seed})`;
   const declare = why === undefined ? test.serial : test.serial.skip;
   declare(why === undefined ? title : `${title}: ${why}`, (t) => {
     const random = new Random(seed);

@@ -34,7 +34,7 @@ function worstOf(actual: Float32Array, expected: Float32Array): number {
 for (const streams of ['immediate', 'manual'] as const) {
   const seed = seedOf(`dense launches ${streams}`);
 
-  test(`products, norms, rotations, gates and embeddings are the CPU's (${streams} streams, seed ${seed})`, (t) => {
+  test(`products, norms, rotations, gates, caps and embeddings are the CPU's (${streams} streams, seed ${seed})`, (t) => {
     const random = new Random(seed);
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     const device = openDevice({ streams });

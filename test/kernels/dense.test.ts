@@ -66,7 +66,7 @@ for (const instructions of native().cpuInstructions as readonly Instructions[]) 
     }
   });
 
-  test(`norms, rotations, gates and embeddings match plain loops, with ${instructions} (seed ${seed})`, (t) => {
+  test(`norms, rotations, gates, caps and embeddings match plain loops, with ${instructions} (seed ${seed})`, (t) => {
     const random = new Random(seed);
     for (let round = 0; round < 6 * scale; round += 1) {
       const dense = new DenseKernels({ threads: 1 + random.integer(3), instructions });
@@ -83,6 +83,10 @@ for (const instructions of native().cpuInstructions as readonly Instructions[]) 
         return (value / Math.sqrt(mean + 1e-5)) * weight[at % width]!;
       });
       t.true(worstOf(normalized, expectedNorms) < 1e-5);
+      const sums = Float32Array.from(values);
+      const added = { weight, width, epsilon: 1e-5, mode: 'add' } as const;
+      dense.normalize(Float32Array.from(values), rows, added, sums);
+      t.true(worstOf(sums, values.map((value, at) => value + expectedNorms[at]!)) < 1e-5);
 
       const positions = Int32Array.from({ length: rows }, () => random.integer(9));
       const table = Float32Array.from({ length: 9 * dim }, () => 2 * random.next() - 1);
@@ -102,13 +106,26 @@ for (const instructions of native().cpuInstructions as readonly Instructions[]) 
       const gated = new Float32Array(rows * width);
       dense.gate(Float32Array.from(values), up, rows * width, gated);
       t.true(worstOf(gated, values.map((x, at) => (x / (1 + Math.exp(-x))) * up[at]!)) < 1e-5);
+      const gelu = (x: number): number => (x / 2) * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
+      dense.gate(Float32Array.from(values), up, rows * width, gated, 'gelu-tanh');
+      t.true(worstOf(gated, values.map((x, at) => gelu(x) * up[at]!)) < 1e-5);
+
+      const capped = Float32Array.from(values);
+      const holes = capped.map((value, at) => (at % 5 === 0 ? Number.NaN : value));
+      dense.cap(capped, rows * width, 20);
+      t.true(worstOf(capped, values.map((x) => 20 * Math.tanh(x / 20))) < 1e-5);
+      dense.cap(holes, rows * width, 20);
+      t.deepEqual(holes, capped.map((value, at) => (at % 5 === 0 ? Number.NaN : value)), 'what is no number stays so');
 
       const dtype = dtypes[random.integer(3)]!;
       const entries = randomValues(random, dtype, 11 * width);
       const tokens = Int32Array.from({ length: rows }, () => random.integer(11));
       const embedded = new Float32Array(rows * width);
       dense.gather(weightOf(dtype, entries, 11, width), tokens, rows, embedded);
-      t.deepEqual([...embedded], [...tokens].flatMap((token) => entries.slice(token * width, (token + 1) * width)));
+      const plain = [...tokens].flatMap((token) => entries.slice(token * width, (token + 1) * width));
+      t.deepEqual([...embedded], plain);
+      dense.gather(weightOf(dtype, entries, 11, width), tokens, rows, embedded, 5.5);
+      t.deepEqual([...embedded], plain.map((value) => Math.fround(5.5 * value)));
     }
   });
 }
@@ -130,6 +147,12 @@ test('wrong shapes are refused before anything is written', (t) => {
   t.throws(() => dense.rotate(wide, 1, { heads: 1, dim: 1026, pairs: 'neighbours' }, Int32Array.of(0), wide), { ...code, message: /1,024/ });
   t.throws(() => dense.rotate(wide, 1, { heads: 1, dim: 4, pairs: 'turns' as never }, Int32Array.of(0), wide), { ...code, message: /neighbours/ });
   dense.rotate(wide, 1, { heads: 1, dim: 1024, pairs: 'neighbours' }, Int32Array.of(0), wide);
+  const norm = { weight: input, width: 3, epsilon: 0 };
+  t.throws(() => dense.normalize(input, 1, { ...norm, mode: 'sum' as never }, input), { ...code, message: /'replace' or 'add'/ });
+  t.throws(() => dense.gate(input, input, 3, input, 'gelu' as never), { ...code, message: /'silu' or 'gelu-tanh'/ });
+  for (const cap of [0, -1, Number.NaN]) t.throws(() => dense.cap(input, 3, cap), { ...code, message: /`cap`/ });
+  t.throws(() => dense.cap(input, 4, 1), code);
+  t.throws(() => dense.gather(weight, Int32Array.of(1), 1, input, Infinity), { ...code, message: /`factor`/ });
   t.throws(() => new DenseKernels({ thread: 2 } as never), { code: 'KV_UNKNOWN_OPTION', message: /threads/ });
   t.deepEqual(output, new Float32Array(2).fill(7));
 });

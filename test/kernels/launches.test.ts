@@ -14,6 +14,8 @@ import { kernelImages } from '#internal/kernels/kernel-image.js';
 import { Random } from '#internal/base/random.js';
 import { CacheBench } from '../helpers/cache.js';
 import { KernelWorld, pageBytes, type WorldOptions } from '../helpers/kernel-world.js';
+import { nativeOf } from '../helpers/native-of.js';
+import { randomRules } from '../helpers/random-rules.js';
 import { seedOf } from '../helpers/seed.js';
 import { slow } from '../runner/slow.js';
 import { scale } from '../runner/tier.js';
@@ -33,8 +35,9 @@ for (const streams of ['immediate', 'manual'] as const) {
     const pick = <T>(choices: readonly T[]): T => choices[random.integer(choices.length)]!;
     for (let round = 0; round < 15 * scale; round += 1) {
       const dim = pick([1, 13, 32, 64, 80, 128]);
+      const [kvHeads, group] = [pick([1, 2, 3]), pick([1, 2, 4, 5, 9])];
       const options: WorldOptions = {
-        kvHeads: pick([1, 2, 3]), group: pick([1, 2, 4, 5, 9]), dim, valueDim: pick([dim, dim, 24]),
+        kvHeads, group, dim, valueDim: pick([dim, dim, 24]), rules: [{}, randomRules(random, kvHeads * group)],
         cacheDtype: pick(dtypes), rowDtype: pick(dtypes), layout: pick(layoutKinds),
         kernels: { workspaceBytes: pick([0, 2 ** 16, 2 ** 20]) },
       };
@@ -116,6 +119,38 @@ test('rows that are not mapped end the device, as they would a GPU\'s context', 
   device.close();
 });
 
+test('rows before a window or chunk may be unmapped: no launch uses them', (t) => {
+  const device = openDevice();
+  for (const rules of [{ windowTokens: 40 }, { chunkTokens: 128 }]) {
+    const world = new KernelWorld(t, device.driver, new Random(1), {
+      layers: 1, kvHeads: 8, group: 1, dim: 64, cacheDtype: 'float16', rules: [rules],
+    });
+    const sequence = world.acquire();
+    const tokensOfPage = pageBytes / (8 * 64 * 2); // 64
+    world.step([2 * tokensOfPage]);
+    world.step([1], { as: 'prefill' });
+    world.step([tokensOfPage]);
+    // Tokens from 154 on are seen of the first, from 128 on of the second: two pages of K and of V are not needed any more.
+    const driver = nativeOf(device.driver);
+    const unneeded = world.cache.tensors.flatMap(({ index }) => [0, pageBytes].map((at) => sequence.address(index) + BigInt(at)));
+    for (const address of unneeded) driver.unmap(address, pageBytes); // behind the cache
+    world.step([1]);
+    world.step([3]);
+    world.step([1], { as: 'prefill' });
+    t.deepEqual(device.misuses(), []);
+    const pages = unneeded.map((address) => {
+      const page = driver.createPage(pageBytes, address);
+      driver.map(address, pageBytes, page);
+      driver.setAccess(address, pageBytes);
+      return page;
+    });
+    world.close();
+    for (const page of pages) driver.releasePage(page, pageBytes);
+  }
+  device.assertNoLeaks();
+  device.close();
+});
+
 test('a device does not take head dims beyond its kernels', (t) => {
   const bench = new CacheBench(t, {
     device: { granularityBytes: pageBytes }, model: { layers: 1, kvHeads: 1, headDim: 257, dtype: 'float16' },
@@ -124,7 +159,7 @@ test('a device does not take head dims beyond its kernels', (t) => {
   bench.close();
 });
 
-test('on a device only addresses are taken for rows', (t) => {
+test('on a device only addresses are taken for rows and sinks', (t) => {
   const device = openDevice();
   const world = new KernelWorld(t, device.driver, new Random(1), { kvHeads: 1, group: 1, dim: 8 });
   const batch = world.cache.createBatch();
@@ -132,6 +167,9 @@ test('on a device only addresses are taken for rows', (t) => {
   world.cache.prepare(batch);
   t.throws(() => world.kernels.append(0, batch, new Float32Array(8), new Float32Array(8)), {
     code: 'KV_INVALID_OPTION', message: /`keys` must be the address of device memory/,
+  });
+  t.throws(() => new Kernels({ cache: world.cache, attention: { sinks: Float32Array.of(1) } }), {
+    code: 'KV_INVALID_OPTION', message: /`attention.sinks` must be the address of device memory/,
   });
   world.cache.discard(batch);
   world.kernels.close();
@@ -213,7 +251,7 @@ for (const [image, architecture] of [['kernels', 75], ['kernels-sm80', 80]] as c
       `vkv_prefill_${type}_r16`, `vkv_prefill_${type}_r32`, ...[1, 2, 4, 8].map((rows) => `vkv_multiply_${type}_r${rows}`),
     ]);
     const tiles = ['f16', 'bf16'].flatMap((type) => [64, 128].map((dim) => `vkv_prefill_${type}_d${dim}`));
-    const others = ['append', 'copy', 'merge', 'normalize', 'rotate', 'gate', 'gather', 'narrow', 'bias'].map((name) => `vkv_${name}`);
+    const others = ['append', 'copy', 'merge', 'normalize', 'rotate', 'gate', 'gather', 'narrow', 'bias', 'cap'].map((name) => `vkv_${name}`);
     t.deepEqual(entries, [...wanted, ...tiles, ...others].sort());
   });
 }

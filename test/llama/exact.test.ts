@@ -11,7 +11,8 @@ import { LlamaModel } from '#internal/llama/model.js';
 import { Random } from '#internal/base/random.js';
 import { Scene } from '../helpers/llama-scene.js';
 import { pageBytes, randomText, shapeOf } from '../helpers/llama-shapes.js';
-import { randomLlama, removeFolder, writeLlama } from '../helpers/made-llama.js';
+import { layerKinds } from '../helpers/layer-kinds.js';
+import { randomLlama, removeFolder, writeLlama, type Json } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
 import { scale } from '../runner/tier.js';
 
@@ -25,7 +26,8 @@ test(`an exact answer has one value, whatever was cached, in any company and cut
   for (let round = 0; round < 6 * scale; round += 1) {
     const layout = pick(layoutKinds);
     const [weights, kept] = [pick(dtypes), pick(dtypes)];
-    const folder = writeLlama(randomLlama(random, shapeOf(layout, 2, pick([1, 2]), pick([1, 2, 3])), {}, weights), weights);
+    const more = pick([{}, ...Object.values(layerKinds).map((kind): Json => kind.more)]);
+    const folder = writeLlama(randomLlama(random, shapeOf(layout, 2, pick([1, 2]), pick([1, 2, 3])), more, weights), weights);
     const model = new LlamaModel(folder, { threads: pick([1, 2]) });
     const scene = new Scene(model, kept, layout, pick(['awaited', 'blocking'] as const));
     const alone = new LlamaModel(folder, { threads: 1 });
@@ -54,7 +56,7 @@ test(`an exact answer has one value, whatever was cached, in any company and cut
       if (chunks.length === 0) continue;
       const answers = await scene.step(chunks);
       for (const [index, { text, sequence }] of chunks.entries()) {
-        const about = `round ${round}, step ${step}: ${weights}, K and V ${kept}, ${layout}, ${chunks.length} sequences, ${sequence.length} tokens`;
+        const about = `round ${round}, ${JSON.stringify(more)}, step ${step}: ${weights}, K and V ${kept}, ${layout}, ${chunks.length} sequences, ${sequence.length} tokens`;
         if (random.integer(3) === 0) t.deepEqual(answers[index], await expected(text.slice(0, sequence.length)), about);
         if (sequence.length < text.length) continue;
         sequence.release();

@@ -6,8 +6,10 @@ import * as path from 'node:path';
 import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
+import { parseLlamaConfig } from '#internal/llama/config.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { isKvError } from 'virtual-kv';
+import { layerKinds } from '../helpers/layer-kinds.js';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes, type MadeLlama } from '../helpers/made-llama.js';
 
 const sizes: LlamaSizes = { layers: 2, hidden: 8, intermediate: 8, queryHeads: 2, kvHeads: 1, headDim: 4, vocabularyTokens: 9 };
@@ -36,15 +38,25 @@ test('a complete folder loads', (t) => {
 });
 
 const unsupported: readonly (readonly [Json, RegExp])[] = [
-  [{ model_type: 'gpt2' }, /model_type "gpt2" is not supported\. This engine runs llama, mistral, qwen2, qwen3/],
+  [{ model_type: 'gpt2' }, /model_type "gpt2" is not supported\. This engine runs llama, mistral, qwen2, qwen3, gemma2, gemma3_text, gpt_oss, llama4_text\./],
+  [{ model_type: 'toString' }, /model_type "toString"/],
   [{ model_type: undefined }, /model_type undefined/],
   [{ hidden_act: 'gelu' }, /hidden_act "gelu"/],
   [{ quantization_config: { bits: 4 } }, /quantization_config/],
   [{ quantization: { bits: 4, group_size: 64 } }, /quantization is not supported/],
-  [{ model_type: 'mistral', sliding_window: 4096 }, /sliding_window 4096/],
-  [{ model_type: 'qwen2', use_sliding_window: true, sliding_window: 4096 }, /sliding_window 4096/],
-  [{ model_type: 'qwen2', use_sliding_window: true, sliding_window: 4096, max_window_layers: 1 }, /sliding_window 4096/],
-  [{ model_type: 'qwen3', layer_types: ['full_attention', 'sliding_attention'] }, /layer_types "sliding_attention"/],
+  [{ model_type: 'mistral', sliding_window: 0 }, /`sliding_window` is 0, but must be a whole number above 0/],
+  [{ model_type: 'qwen3', layer_types: ['full_attention', 'sliding_attention'] }, /`sliding_window` is missing, but must be a whole number/],
+  [{ layer_types: ['full_attention', 'chunked_attention'] }, /`attention_chunk_size` is missing/],
+  [{ layer_types: ['full_attention', 'linear_attention'] }, /layer_types "linear_attention" is not supported\. Only full_attention, sliding_attention, chunked_attention are/],
+  [{ layer_types: ['full_attention'] }, /layer_types \["full_attention"\] is not supported\. It must have one for each of the 2 layers/],
+  [{ model_type: 'gpt_oss' }, /num_local_experts 128 is not supported\. Experts are not computed/],
+  [{ model_type: 'gpt_oss', num_local_experts: 32 }, /num_local_experts 32/],
+  [{ model_type: 'llama4_text' }, /num_local_experts 16 is not supported\. Experts are not computed.*`moe_layers` \[\]/],
+  [{ model_type: 'llama4_text', moe_layers: [1] }, /num_local_experts 16/],
+  [{ model_type: 'gemma2' }, /hidden_act "silu" is not supported\. Only gelu_pytorch_tanh is/],
+  [{ model_type: 'gemma3_text', hidden_activation: 'gelu' }, /hidden_activation "gelu"/],
+  [{ model_type: 'gemma3', text_config: { num_hidden_layers: 2 } }, /`text_config\.hidden_size` is missing/],
+  [{ model_type: 'gemma3', text_config: { model_type: 'gpt2' } }, /text_config\.model_type "gpt2"/],
   [{ partial_rotary_factor: 0.5 }, /partial_rotary_factor 0\.5/],
   [{ rope_parameters: { rope_type: 'default', partial_rotary_factor: 0.25 } }, /rope_parameters\.partial_rotary_factor 0\.25/],
   [{ rope_scaling: { rope_type: 'yarn', factor: 4 } }, /rope_scaling of type "yarn" is not supported\. Only default, linear and llama3 are/],
@@ -52,6 +64,10 @@ const unsupported: readonly (readonly [Json, RegExp])[] = [
   [{ rope_scaling: { type: 'linear' } }, /`rope_scaling\.factor` is missing, but must be a number above 0/],
   [{ rope_parameters: { rope_type: 'llama3', rope_theta: 5e5 } }, /`rope_parameters\.factor` is missing/],
   [{ rope_parameters: { full_attention: { rope_theta: 1e6 }, sliding_attention: { rope_theta: 1e4 } } }, /rope_parameters of their own for `full_attention`/],
+  [
+    { model_type: 'gemma3_text', hidden_act: null, rope_parameters: { full_attention: {}, sliding_attention: { rope_type: 'linear', factor: 2 } } },
+    /rope_parameters\.sliding_attention\.rope_type "linear"/,
+  ],
   [{ rope_parameters: [] }, /`rope_parameters` is \[\], but must be an object/],
   [{ rope_theta: '10000' }, /`rope_theta` is "10000", but must be a number above 0/],
   [{ rms_norm_eps: '1e-5' }, /`rms_norm_eps` is "1e-5"/],
@@ -91,6 +107,55 @@ test('tokens that end a text are those of both files, one or several', (t) => {
   t.deepEqual(endTokensOf({ eos_token_id: [3, 4] }, { eos_token_id: 5 }), [3, 4, 5]);
   t.deepEqual(endTokensOf({ eos_token_id: 3 }, { eos_token_id: [3, 7] }), [3, 7]);
   t.deepEqual(endTokensOf({ eos_token_id: null }, { eos_token_id: null }), []);
+});
+
+test('a Gemma 3 that sees images is read for its text, whichever way its tensors were saved', (t) => {
+  const { config, tensors } = randomLlama(new Random(2), { ...sizes, layers: 6 }, { ...layerKinds['Gemma 3'].more, eos_token_id: 4 });
+  const expected = writeLlama({ config, tensors });
+  const text = { ...config, eos_token_id: undefined };
+  const image = { shape: [2], values: [1, 2] };
+  for (const [prefixOf, rest] of [
+    [(name: string) => `language_model.${name}`, ['vision_tower.a.weight', 'multi_modal_projector.b']],
+    [(name: string) => name.replace(/^model\./, 'model.language_model.'), ['model.vision_tower.a.weight', 'model.multi_modal_projector.b']],
+  ] as const) {
+    const named = new Map([...tensors].map(([name, tensor]) => [prefixOf(name), tensor]));
+    for (const name of rest) named.set(name, image);
+    const folder = writeLlama({ config: { model_type: 'gemma3', text_config: text, vision_config: {}, eos_token_id: 4 }, tensors: named });
+    const model = new LlamaModel(folder);
+    t.is(model.shape().identity, new LlamaModel(expected).shape().identity);
+    t.deepEqual(model.config.endTokens, [4]);
+    removeFolder(folder);
+  }
+  removeFolder(expected);
+});
+
+test('what a config leaves out is what Hugging Face fills in', (t) => {
+  const plain = { hidden_size: 64, intermediate_size: 64, num_hidden_layers: 8 };
+  const gemma3 = parseLlamaConfig({ ...plain, model_type: 'gemma3_text' }, 'made');
+  t.like(gemma3, {
+    queryHeads: 8, kvHeads: 4, headDim: 256, tiesHead: true, ropeTheta: 1e6, localRopeTheta: 10_000, attentionScale: 1 / 16, embeddingScale: 8,
+    normalizesHeads: true, activation: 'gelu-tanh', hasOutputNorms: true,
+  });
+  t.is(gemma3.attentionCap ?? gemma3.logitsCap, undefined);
+  const window = { kind: 'window', tokens: 4096, rope: 'local' } as const;
+  const full = { kind: 'full', tokens: 0, rope: 'global' } as const;
+  t.deepEqual(gemma3.layerAttention, [window, window, window, window, window, full, window, window]);
+  const gemma2 = parseLlamaConfig({ ...plain, model_type: 'gemma2' }, 'made');
+  t.like(gemma2, { attentionCap: 50, logitsCap: 30, ropeTheta: 10_000, normalizesHeads: false });
+  t.deepEqual(gemma2.layerAttention!.slice(0, 2), [{ ...window, rope: 'global' }, full]);
+  t.is(parseLlamaConfig({ ...plain, model_type: 'gemma2', attn_logit_softcapping: null }, 'made').attentionCap, undefined);
+  const mistral = { ...plain, model_type: 'mistral', num_attention_heads: 4, vocab_size: 9 };
+  t.is(parseLlamaConfig(mistral, 'made').layerAttention![0]!.tokens, 4096);
+  t.is(parseLlamaConfig({ ...mistral, sliding_window: null }, 'made').layerAttention, undefined);
+  const qwen = { ...mistral, model_type: 'qwen2', sliding_window: 7, max_window_layers: 6 };
+  t.is(parseLlamaConfig(qwen, 'made').layerAttention, undefined);
+  t.deepEqual(parseLlamaConfig({ ...qwen, use_sliding_window: true }, 'made').layerAttention!.map(({ kind }) => kind).slice(5), ['full', 'window', 'window']);
+  const llama4 = { ...mistral, model_type: 'llama4_text', num_key_value_heads: 4, moe_layers: [], intermediate_size_mlp: 12 };
+  t.like(parseLlamaConfig(llama4, 'made'), { intermediate: 12, headDim: 16, hasPlainHeadNorms: true, queryGrowth: { everyTokens: 8192, factor: 0.1 } });
+  t.deepEqual(parseLlamaConfig(llama4, 'made').layerAttention!.slice(2, 4), [{ kind: 'chunk', tokens: 8192, rope: 'global' }, { kind: 'full', tokens: 0, rope: 'none' }]);
+  const other = parseLlamaConfig({ ...llama4, no_rope_layers: [0, 1, 1, 1, 1, 1, 1, 1], use_qk_norm: false, attn_temperature_tuning: false }, 'made');
+  t.is(other.hasPlainHeadNorms ?? other.queryGrowth, undefined);
+  t.deepEqual(other.layerAttention!.map(({ rope }) => rope).slice(0, 4), ['none', 'global', 'global', 'global']);
 });
 
 test('a tensor that is missing, shaped differently or of no use is named', (t) => {

@@ -9,6 +9,7 @@ import { Random } from '#internal/base/random.js';
 import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { fakeCublas } from '../helpers/fake-cublas.js';
+import { layerKinds } from '../helpers/layer-kinds.js';
 import { pageBytes } from '../helpers/llama-shapes.js';
 import { LlamaWorld } from '../helpers/llama-world.js';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes } from '../helpers/made-llama.js';
@@ -25,6 +26,7 @@ const llama3 = {
 };
 
 const families: Readonly<Record<string, { readonly more: Json; readonly sizes?: Partial<LlamaSizes> }>> = {
+  ...layerKinds,
   'Llama': { more: {} },
   'Llama with one KV head': { more: {}, sizes: { kvHeads: 1 } },
   'Llama without grouped heads': { more: {}, sizes: { kvHeads: 4, headDim: 10 } },
@@ -39,6 +41,19 @@ const families: Readonly<Record<string, { readonly more: Json; readonly sizes?: 
   'Qwen3': { more: { model_type: 'qwen3', tie_word_embeddings: true, layer_types: ['full_attention', 'full_attention'] } },
   'Qwen3 with biases, as newer files say it': {
     more: { model_type: 'qwen3', attention_bias: true, rope_theta: undefined, rope_parameters: { rope_type: 'default', rope_theta: 1e6 } },
+  },
+  'Qwen3 with a window in some layers': {
+    more: { model_type: 'qwen3', sliding_window: 9, layer_types: ['full_attention', 'sliding_attention'] },
+  },
+  'Gemma 3 as newer files say it': {
+    more: {
+      ...layerKinds['Gemma 3'].more, tie_word_embeddings: true, rope_theta: undefined, rope_scaling: undefined,
+      layer_types: [...new Array<string>(5).fill('sliding_attention'), 'full_attention'],
+      rope_parameters: {
+        full_attention: { rope_type: 'default', rope_theta: 50_000 }, sliding_attention: { rope_type: 'default', rope_theta: 10_000 },
+      },
+    },
+    sizes: layerKinds['Gemma 3'].sizes,
   },
   'Mistral without a window': { more: { model_type: 'mistral', sliding_window: null, attention_bias: null } },
   'Llama 3.1 as newer files say it': { more: { rope_theta: undefined, rope_parameters: { rope_theta: 500_000, ...llama3 } } },

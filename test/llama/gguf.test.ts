@@ -11,7 +11,9 @@ import { isKvError, KvCache } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
-import { parseLlamaConfig } from '#internal/llama/config.js';
+import { parseLlamaConfig, type LlamaConfig } from '#internal/llama/config.js';
+import { readGgufConfig } from '#internal/llama/gguf/gguf-config.js';
+import { GgufFile } from '#internal/llama/gguf/gguf-file.js';
 import type { GgufEntry } from '#internal/llama/gguf/gguf-header.js';
 import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
@@ -19,8 +21,9 @@ import { rotaryFrequencies } from '#internal/llama/rotary-table.js';
 import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
 import { Scene } from '../helpers/llama-scene.js';
 import { randomText, vocabularyTokens } from '../helpers/llama-shapes.js';
+import { layerKinds } from '../helpers/layer-kinds.js';
 import { difference } from '../helpers/logits.js';
-import { asBlocks, writeGguf, writeRawGguf, type GgufTypeName } from '../helpers/made-gguf.js';
+import { asBlocks, writeGguf, writeRawGguf, type Architecture, type GgufTypeName } from '../helpers/made-gguf.js';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes, type MadeLlama } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
 import { scale } from '../runner/tier.js';
@@ -46,9 +49,11 @@ async function logitsOf(model: LlamaModel, text: readonly number[]): Promise<Flo
   return logits!;
 }
 
-const architectures: readonly (readonly ['llama' | 'qwen2' | 'qwen3', Json])[] = [
+const gemma = { hidden_size: 64, query_pre_attn_scalar: 32, tie_word_embeddings: true };
+const architectures: readonly (readonly [Architecture, Json])[] = [
   ['llama', {}], ['llama', { attention_bias: true, mlp_bias: true }], ['llama', { tie_word_embeddings: true, eos_token_id: 7 }], ['qwen2', { model_type: 'qwen2' }],
-  ['qwen3', { model_type: 'qwen3' }],
+  ['qwen3', { model_type: 'qwen3' }], ['gemma2', { ...layerKinds['Gemma 2'].more, ...gemma }],
+  ['gemma3', { ...layerKinds['Gemma 3'].more, ...gemma, sliding_window_pattern: 2 }],
 ];
 for (const [architecture, more] of architectures) {
   for (const type of ['F32', 'F16', 'BF16', 'Q8_0'] as const satisfies readonly GgufTypeName[]) {
@@ -155,10 +160,35 @@ test('what would change the arithmetic and is not supported is refused by its ke
     [['llama.expert_count', 4, 8], /llama\.expert_count 8 is not supported/], [['llama.attention.sliding_window', 4, 4096], /sliding_window 4096/],
     [['llama.rope.scaling.type', 8, 'yarn'], /rope scaling of type "yarn" is not supported/], [['llama.logit_scale', 6, 0.5], /llama\.logit_scale 0\.5/],
     [['split.count', 4, 3], /a model in 3 files is not supported\. Merge them/], [['llama.attention.causal', 7, false], /attention\.causal false/],
+    [['llama.attn_logit_softcapping', 6, 50], /llama\.attn_logit_softcapping 50/],
     [['general.alignment', 4, 12], /alignment 12/], [['general.architecture', 8, 'gemma'], /the key "general\.architecture" twice/],
   ];
   for (const [entry, expected] of cases) t.regex(refusalOf(t, [entry]), expected);
   t.is(refusalOf(t, [['llama.expert_count', 4, 0], ['llama.attention.causal', 7, true], ['general.name', 8, 'a model']]), 'loads');
+});
+
+test('a Gemma whose header says little has the windows and scales of its kind', (t) => {
+  const said = (architecture: string, layers: number, more: readonly GgufEntry[] = []): LlamaConfig => {
+    const file = placeFor(t);
+    const of = (key: string): string => `${architecture}.${key}`;
+    writeRawGguf(file, [
+      ['general.architecture', 8, architecture], [of('block_count'), 4, layers], [of('embedding_length'), 4, 96], [of('feed_forward_length'), 4, 64],
+      [of('attention.head_count'), 4, 8], [of('attention.key_length'), 4, 16], [of('attention.value_length'), 4, 16], [of('context_length'), 4, 64],
+      [of('vocab_size'), 4, 9], [of('attention.layer_norm_rms_epsilon'), 6, 1e-6], ...more,
+    ], []);
+    return readGgufConfig(new GgufFile(file, 'copied'));
+  };
+  const gemma2 = said('gemma2', 46);
+  t.like(gemma2, { attentionCap: 50, logitsCap: 30, attentionScale: 1 / Math.sqrt(12), embeddingScale: Math.sqrt(96) });
+  t.deepEqual(gemma2.layerAttention!.slice(0, 2), [{ kind: 'window', tokens: 4096, rope: 'global' }, { kind: 'full', tokens: 0, rope: 'global' }]);
+  t.is(said('gemma2', 26).attentionScale, 0.25);
+  const window: GgufEntry = ['gemma3.attention.sliding_window', 4, 512];
+  const gemma3 = said('gemma3', 62, [window]);
+  t.like(gemma3, { localRopeTheta: 10_000, attentionScale: 1 / Math.sqrt(12) });
+  t.deepEqual(gemma3.layerAttention!.slice(4, 6), [{ kind: 'window', tokens: 512, rope: 'local' }, { kind: 'full', tokens: 0, rope: 'global' }]);
+  t.is(gemma3.attentionCap ?? gemma3.logitsCap, undefined);
+  t.is(said('gemma3', 26).layerAttention, undefined, 'no window, no local layers');
+  t.is(said('gemma3', 26, [window, ['gemma3.rope.freq_base_swa', 6, 5000]]).localRopeTheta, 5000);
 });
 
 test('tensors that are missing, unknown, of another shape or of a type that nothing computes with are named', (t) => {

@@ -20,6 +20,7 @@ import { LlamaModel } from '#internal/llama/model.js';
 import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
 import type { Linear, LlamaWeights } from '#internal/llama/weights.js';
 import { Scene } from '../helpers/llama-scene.js';
+import { layerKinds } from '../helpers/layer-kinds.js';
 import { randomText, vocabularyTokens } from '../helpers/llama-shapes.js';
 import { tokenizerEntries, writeGguf, type GgufTypeName, type TokenizerJson } from '../helpers/made-gguf.js';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes, type MadeLlama } from '../helpers/made-llama.js';
@@ -45,7 +46,8 @@ function bytesOf(weight: Weight, { files }: LlamaWeights): Buffer {
 
 /** Biases and norms. */
 function vectors({ norm, layers }: LlamaWeights): unknown[] {
-  return [norm, ...layers.flatMap(({ attentionNorm, queryNorm, keyNorm, feedForwardNorm, query, key, value }) => [attentionNorm, queryNorm, keyNorm, feedForwardNorm, query.bias, key.bias, value.bias])];
+  return [norm, ...layers.flatMap(({ attentionNorm, queryNorm, keyNorm, feedForwardNorm, attentionOutputNorm, feedForwardOutputNorm, query, key, value }) =>
+    [attentionNorm, queryNorm, keyNorm, feedForwardNorm, attentionOutputNorm, feedForwardOutputNorm, query.bias, key.bias, value.bias])];
 }
 
 /** With queries and keys in halves. */
@@ -96,6 +98,8 @@ const kinds: readonly (readonly [string, Json, 'float32' | 'float16' | 'bfloat16
   ['llama', {}, 'float32'], ['llama with biases', { attention_bias: true, mlp_bias: true }, 'float16'], ['tied llama that ends in five ways', { tie_word_embeddings: true, eos_token_id: [7, 3, 5, 2, 9] }, 'bfloat16'],
   ['llama of Llama 3.1', { rope_scaling: rope, rope_theta: 1_234_567.89 }, 'bfloat16'], ['stretched llama', { rope_scaling: { rope_type: 'linear', factor: 2.7 } }, 'float32'],
   ['mistral', { model_type: 'mistral', sliding_window: null }, 'float16'], ['qwen2', { model_type: 'qwen2' }, 'bfloat16'], ['qwen3', { model_type: 'qwen3', rms_norm_eps: 1.3e-6 }, 'float32'],
+  ['mistral with a window', layerKinds['Mistral with a window'].more, 'bfloat16'], ['gemma2', layerKinds['Gemma 2'].more, 'float16'],
+  ['gemma3', { ...layerKinds['Gemma 3'].more, sliding_window_pattern: 2 }, 'bfloat16'],
 ];
 for (const [name, more, dtype] of kinds) {
   test(`a folder of a ${name} in ${dtype} becomes a file that loads as its int8 weights, to the bit (seed ${seed})`, async (t) => {
@@ -111,10 +115,11 @@ for (const [name, more, dtype] of kinds) {
   });
 }
 
-for (const architecture of ['llama', 'qwen2', 'qwen3'] as const) {
+for (const architecture of ['llama', 'qwen2', 'qwen3', 'gemma3'] as const) {
   for (const type of ['F32', 'F16', 'BF16', 'Q8_0'] as const satisfies readonly GgufTypeName[]) {
     slow('many damaged files')(`a GGUF file of a ${architecture} of ${type} becomes one of int8, with all of its keys (seed ${seed})`, async (t) => {
-      const more = architecture === 'llama' ? { attention_bias: true } : { model_type: architecture };
+      const more = architecture === 'llama' ? { attention_bias: true }
+        : architecture === 'gemma3' ? { ...layerKinds['Gemma 3'].more, query_pre_attn_scalar: 32, sliding_window_pattern: 2 } : { model_type: architecture };
       const made = randomLlama(new Random(seed), sizes, more);
       const [source, output] = ['model.gguf', 'int8.gguf'].map((name) => path.join(folderOf(t), name)) as [string, string];
       const factors = architecture === 'llama' ? { tensors: new Map([...made.tensors, ['rope_freqs.weight', { shape: [16], values: Array.from({ length: 16 }, (_, pair) => Math.fround(1 + pair / 7)) }]]) } : {};
@@ -131,6 +136,15 @@ for (const architecture of ['llama', 'qwen2', 'qwen3'] as const) {
     });
   }
 }
+
+test('a folder that GGUF files have no name for is refused, and runs with int8 weights all the same', async (t) => {
+  const { more, sizes: others } = layerKinds['gpt-oss, dense'];
+  const source = folderFor(t, randomLlama(new Random(seed), { ...sizes, ...others, headDim: 16 }, more));
+  const output = path.join(folderOf(t), 'int8.gguf');
+  await t.throwsAsync(writeInt8File(source, output), { code: 'KV_MODEL_INVALID', message: /a GGUF file of model_type "gpt_oss" is not supported/ });
+  t.false(existsSync(output));
+  t.true((await logitsOf(new LlamaModel(source, { weights: 'int8' }), randomText(new Random(seed), 20))).every(Number.isFinite));
+});
 
 test('the tokenizer comes along: the same tokens and conversations', async (t) => {
   const output = path.join(folderOf(t), 'storyteller.gguf');

@@ -8,6 +8,7 @@ import { LlamaEngine, LlamaModel, type LlamaPass } from 'virtual-kv/llama';
 import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
+import { layerKinds } from '../helpers/layer-kinds.js';
 import { randomLlama, removeFolder, writeLlama } from '../helpers/made-llama.js';
 
 const hidden = 64;
@@ -117,6 +118,17 @@ async function refuses(t: ExecutionContext, passes: 'awaited' | 'blocking'): Pro
 
 test('a refused pass rejects, and the engine goes on (awaited)', (t) => refuses(t, 'awaited'));
 test('a refused pass throws, and the engine goes on (blocking)', (t) => refuses(t, 'blocking'));
+
+test('where layers do not see all tokens, selected ones are not computed, and a cache may have more layers', (t) => {
+  const place = writeLlama(randomLlama(new Random(1), { layers: 6, hidden, intermediate: 96, queryHeads: 4, kvHeads: 2, headDim: 16, vocabularyTokens: 60 }, layerKinds['Gemma 3'].more));
+  const windowed = new LlamaModel(place, { threads: 1 });
+  removeFolder(place);
+  const cache = open({ ...windowed.shape(), layers: 9 }, 'host');
+  const engine = new LlamaEngine({ model: windowed, cache });
+  t.false(engine.canSelect);
+  engine.close();
+  cache.close();
+});
 
 test('a pass is read once: what its getters say later does not count', async (t) => {
   const cache = open({}, 'host');

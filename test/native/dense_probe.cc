@@ -36,6 +36,7 @@ Status Run(const cuda::Launch& launch) {
   VKV_TRY(vkv_normalize);
   VKV_TRY(vkv_rotate);
   VKV_TRY(vkv_gate);
+  VKV_TRY(vkv_cap);
   VKV_TRY(vkv_gather);
   VKV_TRY(vkv_bias);
   VKV_TRY(vkv_narrow);
@@ -109,12 +110,13 @@ void NormalizeOnce() {
   const int64_t width = Pick({1, 5, 64, 255, 256, 700});
   Buffer input(rows * width, Dtype::kFloat32);
   Buffer weight(width, Dtype::kFloat32);
-  std::vector<float> theirs(rows * width);
-  reference::Normalize({input.floats(), weight.floats(), theirs.data(), width, 1e-5f}, rows);
-  std::vector<float> ours(rows * width);
+  const bool adds = Next() % 2 == 0;
   const bool is_in_place = Next() % 2 == 0;
-  float* const output = is_in_place ? input.floats() : ours.data();
-  (void)cuda::LaunchNormalize({input.floats(), weight.floats(), output, width, 1e-5f}, rows, Run);
+  Buffer before(rows * width, Dtype::kFloat32);
+  float* const output = is_in_place ? input.floats() : before.floats();
+  std::vector<float> theirs(output, output + rows * width);
+  reference::Normalize({input.floats(), weight.floats(), theirs.data(), width, 1e-5f, adds}, rows);
+  (void)cuda::LaunchNormalize({input.floats(), weight.floats(), output, width, 1e-5f, adds}, rows, Run);
   Compare(output, theirs.data(), theirs.size(), 4e-6f, "width " + std::to_string(width));
 }
 
@@ -137,10 +139,22 @@ void GateOnce() {
   Buffer gate(count, Dtype::kFloat32);
   Buffer up(count, Dtype::kFloat32);
   for (int64_t i = 0; i < count; i += 3) gate.floats()[i] *= 200;  // where the exponential overflows
+  const auto activation = static_cast<Activation>(Next() % 2);
   std::vector<float> theirs(count);
-  reference::Gate({gate.floats(), up.floats(), theirs.data(), count});
-  (void)cuda::LaunchGate({gate.floats(), up.floats(), gate.floats(), count}, Run);
+  reference::Gate({gate.floats(), up.floats(), theirs.data(), count, activation});
+  (void)cuda::LaunchGate({gate.floats(), up.floats(), gate.floats(), count, activation}, Run);
   Compare(gate.floats(), theirs.data(), theirs.size(), 2e-5f, std::to_string(count) + " elements");
+}
+
+void CapOnce() {
+  const int64_t count = Pick({1, 255, 1024, 1025, 5000});
+  const float cap = static_cast<float>(Pick({1, 30}));
+  Buffer values(count, Dtype::kFloat32);
+  for (int64_t i = 0; i < count; i += 3) values.floats()[i] *= 200;
+  std::vector<float> theirs(values.floats(), values.floats() + count);
+  reference::Cap({theirs.data(), count, cap});
+  (void)cuda::LaunchCap({values.floats(), count, cap}, Run);
+  Compare(values.floats(), theirs.data(), theirs.size(), 1e-5f, std::to_string(count) + " elements capped");
 }
 
 void GatherOnce() {
@@ -151,8 +165,9 @@ void GatherOnce() {
   Buffer table(7 * width, dtype);
   std::vector<float> ours(tokens.size() * width, NAN);
   std::vector<float> theirs = ours;
-  (void)cuda::LaunchGather({table.data(), ours.data(), width, dtype, Next() % 2 == 0}, tokens, Run);
-  reference::Gather({table.data(), theirs.data(), width, dtype}, tokens);
+  const float factor = Next() % 2 == 0 ? 1 : 5.66f;
+  (void)cuda::LaunchGather({table.data(), ours.data(), width, dtype, Next() % 2 == 0, factor}, tokens, Run);
+  reference::Gather({table.data(), theirs.data(), width, dtype, false, factor}, tokens);
   Compare(ours.data(), theirs.data(), theirs.size(), 0, "width " + std::to_string(width));
 }
 
@@ -183,6 +198,7 @@ int main(int argc, char** argv) {
     NormalizeOnce();
     RotateOnce();
     GateOnce();
+    CapOnce();
     GatherOnce();
     PrepareOnce();
   });

@@ -12,6 +12,7 @@ import test from 'ava';
 import { diskTier } from 'virtual-kv';
 
 import { LastingCache } from '../cache/tiers/lasting-cache.js';
+import { NativeCaches } from '../helpers/native-caches.js';
 
 /** Niceness by name of thread, of this process. */
 function threads(): Map<string, number> {
@@ -52,4 +53,16 @@ test('threads have names; those of tiers, and no others, stand back', async (t) 
   }
   await one.close();
   for (const name of threads().keys()) t.false(name.startsWith('vkv-'), `${name} has ended`);
+});
+
+test('caches that share a mapper have one thread, which ends with the last of them', (t) => {
+  const mappers = (): number => fs.readdirSync('/proc/self/task')
+    .filter((id) => fs.readFileSync(`/proc/self/task/${id}/comm`, 'utf8') === 'vkv-mapper\n').length;
+  const bench = new NativeCaches(t, { pages: 20, tensors: [1, 2, 1], slots: 2, mapper: true });
+  for (const { cache } of bench.sets) {
+    t.is(mappers(), 1);
+    cache.close();
+  }
+  t.is(mappers(), 0);
+  bench.close();
 });

@@ -22,6 +22,8 @@ onnxTest('a cache of another shape, of more tokens, or on a device is refused', 
   refuse(/layer 0 with a key of 4 × 16/, { model: { ...world.decoder.model(), kvHeads: 4 } });
   refuse(/one of 2 tensors/, { model: { ...world.decoder.model(), layers: 1 } });
   refuse(/at most 512 tokens/, { maxTokens: 1024 });
+  const layerSets = [{ kind: 'full', layers: [0] }, { kind: 'window', layers: [1], windowTokens: 8 }] as const;
+  refuse(/a layer set of kind window/, { model: { ...world.decoder.model(), layerSets }, prefixCache: 'off' });
   t.throws(() => world.decoder.model({ dtype: 'int8' as never }), { code: 'KV_INVALID_OPTION' });
   t.throws(() => world.decoder.engine({} as never), { code: 'KV_INVALID_OPTION' });
 });

@@ -1,4 +1,4 @@
-// Dense: a transformer's arithmetic besides attention, on the CPU: matrix products, RMSNorm, rotary positions, SwiGLU.
+// Dense: a transformer's arithmetic besides attention, on the CPU: matrix products, RMSNorm, rotary positions, gates.
 //
 // Sums are taken in one order whatever the number of rows, so that a token's result does not depend, not by a bit, on
 // the rest of the batch or how a prompt was cut. A DenseKernels works on one part of a command in one thread;
@@ -41,8 +41,9 @@ struct DenseKernels {
   // Rows [from, to).
   void (*normalize)(const Normalization& command, int64_t from, int64_t to);
   void (*rotate)(const Rotation& command, int64_t from, int64_t to);
-  // output[i] = gate[i] · sigmoid(gate[i]) · up[i]; output may be either.
-  void (*gate)(const float* gate, const float* up, float* output, int64_t count);
+  // Elements [from, to).
+  void (*gate)(const Gating& command, int64_t from, int64_t to);
+  void (*cap)(const Capping& command, int64_t from, int64_t to);
   // `count` elements as floats.
   void (*to_floats)(float* to, const void* from, Dtype dtype, int64_t count);
   const Int8Kernels* int8;

@@ -31,7 +31,7 @@ VKV_TARGET_END
 namespace vkv::kernels {
 
 const DenseKernels* Avx2Dense() {
-  static const DenseKernels kKernels = {"avx2", Multiply, Normalize, Rotate, Gate, ToFloats, Avx2Int8()};
+  static const DenseKernels kKernels = {"avx2", Multiply, Normalize, Rotate, Gate, Cap, ToFloats, Avx2Int8()};
   return Avx2Kernels() == nullptr ? nullptr : &kKernels;
 }
 

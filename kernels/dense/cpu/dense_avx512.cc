@@ -37,8 +37,8 @@ namespace vkv::kernels {
 
 const DenseKernels* Avx512Dense() {
   if (Avx512Kernels() == nullptr) return nullptr;
-  static const DenseKernels kKernels = {
-      "avx512", Multiply, Normalize, Rotate, Gate, ToFloats, VnniInt8() == nullptr ? Avx2Int8() : VnniInt8()};
+  static const DenseKernels kKernels = {"avx512", Multiply, Normalize, Rotate,
+                                        Gate,     Cap,      ToFloats,  VnniInt8() == nullptr ? Avx2Int8() : VnniInt8()};
   return &kKernels;
 }
 

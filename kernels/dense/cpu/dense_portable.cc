@@ -21,7 +21,7 @@ namespace {
 }  // namespace
 
 const DenseKernels* PortableDense() {
-  static const DenseKernels kKernels = {"portable", Multiply, Normalize, Rotate, Gate, ToFloats, PortableInt8()};
+  static const DenseKernels kKernels = {"portable", Multiply, Normalize, Rotate, Gate, Cap, ToFloats, PortableInt8()};
   return &kKernels;
 }
 

@@ -115,9 +115,15 @@ Status CpuDense::RotateNeighbours(const Rotation& command, int64_t rows) {
 Status CpuDense::Gate(const Gating& command) {
   const int64_t count = command.count;
   pool_->ForEach(CeilDiv(count, kElementsPerTask), ThreadsFor(8 * count), [&](int64_t task, int) {
-    const int64_t from = task * kElementsPerTask;
-    dense_->gate(command.gate + from, command.up + from, command.output + from,
-                 std::min(count - from, kElementsPerTask));
+    dense_->gate(command, task * kElementsPerTask, std::min(count, (task + 1) * kElementsPerTask));
+  });
+  return Ok();
+}
+
+Status CpuDense::Cap(const Capping& command) {
+  const int64_t count = command.count;
+  pool_->ForEach(CeilDiv(count, kElementsPerTask), ThreadsFor(8 * count), [&](int64_t task, int) {
+    dense_->cap(command, task * kElementsPerTask, std::min(count, (task + 1) * kElementsPerTask));
   });
   return Ok();
 }
@@ -132,6 +138,7 @@ Status CpuDense::Gather(const Gathering& command, std::span<const int32_t> token
       ToFloats(output, reinterpret_cast<const Int8Block*>(row), command.width);
     else
       dense_->to_floats(output, row, command.dtype, command.width);
+    for (int64_t i = 0; i < command.width && command.factor != 1; ++i) output[i] *= command.factor;
     output += command.width;
   }
   return Ok();

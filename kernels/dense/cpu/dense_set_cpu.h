@@ -29,6 +29,7 @@ class CpuDense final : public DenseSet {
   Status Rotate(const Rotation& command, int64_t rows) override;
   Status RotateNeighbours(const Rotation& command, int64_t rows) override;
   Status Gate(const Gating& command) override;
+  Status Cap(const Capping& command) override;
   Status Gather(const Gathering& command, std::span<const int32_t> tokens) override;
 
  private:

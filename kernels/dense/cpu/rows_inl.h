@@ -1,4 +1,4 @@
-// Operations on single rows: RMSNorm, rotary positions, SwiGLU, conversion. Included after common_inl.h.
+// Operations on single rows: RMSNorm, rotary positions, gates, soft caps, conversion. Included after common_inl.h.
 
 inline void Normalize(const Normalization& command, int64_t from, int64_t to) {
   const int64_t width = command.width;
@@ -13,9 +13,13 @@ inline void Normalize(const Normalization& command, int64_t from, int64_t to) {
     const float factor = 1.0f / __builtin_sqrtf(sum / static_cast<float>(width) + command.epsilon);
     const Vector by = Set(factor);
     for (i = 0; i + kWidth <= width; i += kWidth) {
-      Store(output + i, Multiply(Multiply(Load(input + i), by), Load(command.weight + i)));
+      const Vector value = Multiply(Multiply(Load(input + i), by), Load(command.weight + i));
+      Store(output + i, command.adds ? Add(Load(output + i), value) : value);
     }
-    for (; i < width; ++i) output[i] = input[i] * factor * command.weight[i];
+    for (; i < width; ++i) {
+      const float value = input[i] * factor * command.weight[i];
+      output[i] = command.adds ? output[i] + value : value;
+    }
   }
 }
 
@@ -47,20 +51,37 @@ inline void Rotate(const Rotation& command, int64_t from, int64_t to) {
 }
 
 // With e = exp(−|x|): sigmoid(x) is 1 / (1 + e) where x ≥ 0, else e / (1 + e).
-inline void Gate(const float* gate, const float* up, float* output, int64_t count) {
-  int64_t i = 0;
-  for (; i < count; i += kWidth) {
-    const int64_t lanes = count - i < kWidth ? count - i : kWidth;
+inline void Gate(const Gating& command, int64_t from, int64_t to) {
+  const bool is_silu = command.activation == Activation::kSilu;
+  for (int64_t i = from; i < to; i += kWidth) {
+    const int64_t lanes = to - i < kWidth ? to - i : kWidth;
     float x[kWidth] = {};
-    for (int64_t lane = 0; lane < lanes; ++lane) x[lane] = gate[i + lane];
-    const Vector value = Load(x);
+    for (int64_t lane = 0; lane < lanes; ++lane) x[lane] = command.gate[i + lane];
+    Vector value = Load(x);
+    if (!is_silu) {
+      const Vector slope = MultiplyAdd(Multiply(value, value), Set(kGeluCubic), Set(kGeluLinear));
+      value = Multiply(value, slope);
+    }
     const Vector e = Exp(Subtract(Zero(), Larger(value, Subtract(Zero(), value))));
     float above[kWidth];
     float below[kWidth];
     Store(above, ZeroBelow(value, Zero(), Subtract(Set(1.0f), e)));  // 1 − e, or nothing; e is added below
     Store(below, e);
     for (int64_t lane = 0; lane < lanes; ++lane) {
-      output[i + lane] = x[lane] * ((above[lane] + below[lane]) / (1.0f + below[lane])) * up[i + lane];
+      command.output[i + lane] = x[lane] * ((above[lane] + below[lane]) / (1.0f + below[lane])) * command.up[i + lane];
+    }
+  }
+}
+
+inline void Cap(const Capping& command, int64_t from, int64_t to) {
+  for (int64_t i = from; i < to; i += kWidth) {
+    const int64_t lanes = to - i < kWidth ? to - i : kWidth;
+    float* const values = command.values + i;
+    float capped[kWidth] = {};
+    for (int64_t lane = 0; lane < lanes; ++lane) capped[lane] = values[lane];
+    CapScores(capped, kWidth, command.cap);
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      if (values[lane] == values[lane]) values[lane] = capped[lane];  // a NaN stays one
     }
   }
 }

@@ -66,6 +66,11 @@ Status LaunchGate(const Gating& command, const Submit& submit) {
                    GateParameters{command});
 }
 
+Status LaunchCap(const Capping& command, const Submit& submit) {
+  return SubmitOne(submit, "vkv_cap", {ToGrid(CeilDiv(command.count, kPieceElements)), 1, 1}, kRowThreads, 0,
+                   CapParameters{command});
+}
+
 Status LaunchGather(const Gathering& command, std::span<const int32_t> tokens, const Submit& submit) {
   GatherParameters parameters;
   parameters.command = command;

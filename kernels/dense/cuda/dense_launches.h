@@ -14,6 +14,7 @@ Status LaunchMultiply(const ProductInput& input, const Product& product, const S
 Status LaunchNormalize(const Normalization& command, int64_t rows, const Submit& submit);
 Status LaunchRotate(const Rotation& command, int64_t rows, const Submit& submit);
 Status LaunchGate(const Gating& command, const Submit& submit);
+Status LaunchCap(const Capping& command, const Submit& submit);
 Status LaunchGather(const Gathering& command, std::span<const int32_t> tokens, const Submit& submit);
 
 // Complements of cuBLAS: see BiasParameters and NarrowParameters.

@@ -47,10 +47,13 @@ struct RotateParameters {
   int32_t positions[kIndicesPerLaunch];
 };
 
-// vkv_gate, vkv_narrow: grid (pieces of kPieceElements, 1, 1).
+// vkv_gate, vkv_cap, vkv_narrow: grid (pieces of kPieceElements, 1, 1).
 inline constexpr int kPieceElements = 4 * kRowThreads;
 struct GateParameters {
   Gating command;
+};
+struct CapParameters {
+  Capping command;
 };
 // 16-bit floats of floats.
 struct NarrowParameters {

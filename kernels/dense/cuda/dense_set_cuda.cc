@@ -109,6 +109,8 @@ Status CudaDense::Rotate(const Rotation& command, int64_t rows) {
 
 Status CudaDense::Gate(const Gating& command) { return cuda::LaunchGate(command, launcher_->submit()); }
 
+Status CudaDense::Cap(const Capping& command) { return cuda::LaunchCap(command, launcher_->submit()); }
+
 Status CudaDense::Gather(const Gathering& command, std::span<const int32_t> tokens) {
   return cuda::LaunchGather(command, tokens, launcher_->submit());
 }

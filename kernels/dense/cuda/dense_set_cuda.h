@@ -39,6 +39,7 @@ class CudaDense final : public DenseSet {
   Status Normalize(const Normalization& command, int64_t rows) override;
   Status Rotate(const Rotation& command, int64_t rows) override;
   Status Gate(const Gating& command) override;
+  Status Cap(const Capping& command) override;
   Status Gather(const Gathering& command, std::span<const int32_t> tokens) override;
 
  private:

@@ -1,5 +1,5 @@
-// Rows: operations on single rows of activations: RMSNorm, rotary positions, SwiGLU, embedding; and complements of
-// cuBLAS's products: biases, 16-bit floats.
+// Rows: operations on single rows of activations: RMSNorm, rotary positions, gates, soft caps, embedding; and
+// complements of cuBLAS's products: biases, 16-bit floats.
 //
 // Grid: a block per row, or per piece of kPieceElements, whose threads take its elements in turn. All bound by launch
 // and memory.
@@ -37,7 +37,10 @@ VKV_KERNEL vkv_normalize(const __grid_constant__ NormalizeParameters parameters)
   for (int64_t i = threadIdx.x; i < command.width; i += kRowThreads) squares = fmaf(input[i], input[i], squares);
   const float mean = BlockSum(squares) / static_cast<float>(command.width);
   const float factor = 1.0f / sqrtf(mean + command.epsilon);
-  for (int64_t i = threadIdx.x; i < command.width; i += kRowThreads) output[i] = input[i] * factor * command.weight[i];
+  for (int64_t i = threadIdx.x; i < command.width; i += kRowThreads) {
+    const float value = input[i] * factor * command.weight[i];
+    output[i] = command.adds ? output[i] + value : value;
+  }
 }
 
 VKV_KERNEL vkv_rotate(const __grid_constant__ RotateParameters parameters) {
@@ -74,8 +77,14 @@ VKV_KERNEL vkv_gate(const __grid_constant__ GateParameters parameters) {
   const Gating& command = parameters.command;
   ForPiece(command.count, [&](int64_t i) {
     const float x = command.gate[i];
-    command.output[i] = x / (1.0f + expf(-x)) * command.up[i];  // far below zero expf is infinite, the quotient −0
+    const float by = command.activation == Activation::kSilu ? x : x * fmaf(x * x, kGeluCubic, kGeluLinear);
+    command.output[i] = x / (1.0f + expf(-by)) * command.up[i];  // far below zero expf is infinite, the quotient −0
   });
+}
+
+VKV_KERNEL vkv_cap(const __grid_constant__ CapParameters parameters) {
+  const Capping& command = parameters.command;
+  ForPiece(command.count, [&](int64_t i) { command.values[i] = command.cap * tanhf(command.values[i] / command.cap); });
 }
 
 VKV_KERNEL vkv_narrow(const __grid_constant__ NarrowParameters parameters) {
@@ -89,7 +98,7 @@ VKV_KERNEL vkv_gather(const __grid_constant__ GatherParameters parameters) {
   const int64_t first = IndexAt(parameters.list, parameters.tokens, row) * command.width;
   const auto table = reinterpret_cast<uint64_t>(command.table);
   for (int64_t i = threadIdx.x; i < command.width; i += kRowThreads) {
-    command.output[row * command.width + i] = LoadElement(table, command.dtype, first + i);
+    command.output[row * command.width + i] = LoadElement(table, command.dtype, first + i) * command.factor;
   }
 }
 

@@ -124,6 +124,17 @@ class SimulatedGate final : public Simulated<GateParameters> {
   void RunIt(const GateParameters& parameters) const override { reference::Gate(parameters.command); }
 };
 
+class SimulatedCap final : public Simulated<CapParameters> {
+  bool IsPossible(const CapParameters& parameters) const override { return parameters.command.count >= 1; }
+  bool HasSize(const LaunchArguments& launch, const CapParameters& parameters) const override {
+    return IsSize(launch, CeilDiv(parameters.command.count, kPieceElements), 1, 1, kRowThreads);
+  }
+  std::vector<Touch> Touches(const CapParameters& parameters) const override {
+    return {WriteOf(parameters.command.values, parameters.command.count)};
+  }
+  void RunIt(const CapParameters& parameters) const override { reference::Cap(parameters.command); }
+};
+
 class SimulatedGather final : public Simulated<GatherParameters> {
   static std::span<const int32_t> TokensOf(const GatherParameters& parameters) {
     return IndicesOf(parameters, parameters.tokens);
@@ -183,6 +194,7 @@ std::shared_ptr<const SimulatedKernel> FindSimulatedDense(const std::string& nam
   if (name == "vkv_normalize") return std::make_shared<SimulatedNormalize>();
   if (name == "vkv_rotate") return std::make_shared<SimulatedRotate>();
   if (name == "vkv_gate") return std::make_shared<SimulatedGate>();
+  if (name == "vkv_cap") return std::make_shared<SimulatedCap>();
   if (name == "vkv_gather") return std::make_shared<SimulatedGather>();
   if (name == "vkv_bias") return std::make_shared<SimulatedBias>();
   if (name == "vkv_narrow") return std::make_shared<SimulatedNarrow>();

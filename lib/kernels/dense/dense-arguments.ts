@@ -6,8 +6,8 @@ import { createError } from '../../base/errors.js';
 import type { NativeDense } from '../../device/native-kernels.js';
 import { checkInteger, explainRevoked, integer, number, oneOf, unknownOption } from '../../base/options.js';
 import {
-  int8Block, mostNeighbourDim, type FloatBuffer, type Norm, type Product, type RotationShape, type Weight,
-  type WeightDtype,
+  int8Block, mostNeighbourDim, type Activation, type FloatBuffer, type Norm, type Product, type RotationShape,
+  type Weight, type WeightDtype,
 } from './dense-operands.js';
 
 type Argument = Parameters<NativeDense['multiply']>[number];
@@ -15,15 +15,20 @@ type Argument = Parameters<NativeDense['multiply']>[number];
 /** As native: `enum class Dtype` of kernels/commands.h, and kInt8Weights of kernels/dense/cpu/int8.h. */
 const dtypeNumbers: Readonly<Record<WeightDtype, number>> = { float32: 0, float16: 1, bfloat16: 2, int8: 3 };
 export const { float32, int8 } = dtypeNumbers;
+/** As native: `enum class Activation` of kernels/dense/dense_commands.h. */
+const activationNumbers: Readonly<Record<Activation, number>> = { 'silu': 0, 'gelu-tanh': 1 };
 
 const weightNames = { data: true, dtype: true, outputs: true, inputs: true } as const;
 const productNames = { weight: true, bias: true, output: true, mode: true } as const;
-const normNames = { weight: true, width: true, epsilon: true } as const;
+const normNames = { weight: true, width: true, epsilon: true, mode: true } as const;
 const rotationNames = { heads: true, dim: true, pairs: true } as const;
 const dtypeField = oneOf(['float32', 'float16', 'bfloat16', 'int8']);
 const blocksField = integer({ min: 1, multipleOf: int8Block.elements });
 const modeField = oneOf(['replace', 'add']);
 const epsilonField = number(0);
+const activationField = oneOf(['silu', 'gelu-tanh']);
+const capField = number(1e-6);
+const factorField = number();
 const dimField = integer({ min: 2, multipleOf: 2 });
 const neighbourDimField = integer({ min: 2, max: mostNeighbourDim });
 const pairsField = oneOf(['halves', 'neighbours']);
@@ -41,6 +46,7 @@ export interface ReadNorm {
   weight: FloatBuffer;
   width: number;
   epsilon: number;
+  adds: boolean;
 }
 
 export interface ReadRotation {
@@ -148,9 +154,9 @@ export function readWeight(owner: string, option: string, weight: Weight, into: 
 /** Reads a norm into `into`; does not check `weight`. */
 export function readNorm(owner: string, norm: Norm, into: ReadNorm): ReadNorm {
   checkNames(owner, 'norm', norm, normNames);
-  let weight, width, epsilon;
+  let weight, width, epsilon, mode;
   try {
-    ({ weight, width, epsilon } = norm);
+    ({ weight, width, epsilon, mode } = norm);
   } catch (error) {
     throw explainRevoked(error, norm, { owner, option: 'norm' });
   }
@@ -158,9 +164,11 @@ export function readNorm(owner: string, norm: Norm, into: ReadNorm): ReadNorm {
   if (typeof epsilon !== 'number' || !(epsilon >= 0 && epsilon < Infinity)) {
     epsilonField(epsilon, { owner, option: 'epsilon' });
   }
+  if (mode !== undefined && mode !== 'replace' && mode !== 'add') modeField(mode, { owner, option: 'mode' });
   into.weight = weight;
   into.width = width;
   into.epsilon = epsilon;
+  into.adds = mode === 'add';
   return into;
 }
 
@@ -186,6 +194,20 @@ export function readRotationShape(
   into.dim = dim;
   into.areNeighbours = areNeighbours;
   return into;
+}
+
+/** The number of an activation. */
+export function readActivation(owner: string, activation: Activation): number {
+  if (activation !== 'silu' && activation !== 'gelu-tanh') activationField(activation, { owner, option: 'activation' });
+  return activationNumbers[activation];
+}
+
+export function readCap(owner: string, cap: number): number {
+  return capField(cap, { owner, option: 'cap' });
+}
+
+export function readFactor(owner: string, factor: number): number {
+  return factorField(factor, { owner, option: 'factor' });
 }
 
 /** Checks names without a list of them, since this runs once per product and layer. */

@@ -1,5 +1,5 @@
 // DenseKernels: what a transformer computes besides attention, on the CPU or on a GPU: matrix products, RMSNorm, rotary
-// positions, SwiGLU.
+// positions, gates, soft caps.
 //
 // Activations are floats [row, width], contiguous; only their first `rows` rows count. On the CPU a call computes
 // before it returns, on all threads where that pays; on a GPU, or a stream of a host driver, it queues work. It
@@ -15,19 +15,19 @@ import { giveBackTo, unclosed, type Membership } from '../../device/weak-users.j
 import { checkInteger, isAddress } from '../../base/options.js';
 import { isInt32Array, lengthOf, typedArrayKind } from '../../base/typed-arrays.js';
 import {
-  float32, int8, ProductArguments, readNorm, readRotationShape, readWeight, type ReadNorm, type ReadRotation,
-  type ReadWeight,
+  float32, int8, ProductArguments, readActivation, readCap, readFactor, readNorm, readRotationShape, readWeight,
+  type ReadNorm, type ReadRotation, type ReadWeight,
 } from './dense-arguments.js';
 import {
-  int8Block, type FloatBuffer, type Norm, type Product, type RotationShape, type Weight,
+  int8Block, type Activation, type FloatBuffer, type Norm, type Product, type RotationShape, type Weight,
 } from './dense-operands.js';
 import { readDenseKernelsOptions, type DenseKernelsOptions } from './dense-options.js';
 import { kernelModule } from '../load-kernels.js';
 import { checkShared } from '../kernels-options.js';
 
 /**
- * What a transformer computes besides attention: matrix products, RMSNorm, rotary positions, SwiGLU, gathering rows.
- * For one Node thread.
+ * What a transformer computes besides attention: matrix products, RMSNorm, rotary positions, gates, soft caps,
+ * gathering rows. For one Node thread.
  */
 export class DenseKernels {
   /**
@@ -45,7 +45,7 @@ export class DenseKernels {
   /** Arguments of one `multiply`, kept so that a step makes no new array; undefined while a call reads its own. */
   #arguments: ProductArguments | undefined;
   /** Members read from the objects of one call. */
-  readonly #norm: ReadNorm = { weight: 0n, width: 0, epsilon: 0 };
+  readonly #norm: ReadNorm = { weight: 0n, width: 0, epsilon: 0, adds: false };
   readonly #shape: ReadRotation = { heads: 0, dim: 0, areNeighbours: false };
   readonly #table: ReadWeight = { data: 0n, dtype: 0, outputs: 0, inputs: 0 };
   /** The checked positions or tokens of one call. */
@@ -95,18 +95,18 @@ export class DenseKernels {
   }
 
   /**
-   * RMSNorm: `output[row] = input[row] / √(mean of squares + epsilon) · weight`; `output` may be `input`. Throws
-   * KV_INVALID_OPTION.
+   * RMSNorm: `output[row] = input[row] / √(mean of squares + epsilon) · weight`, added to the output's content where
+   * `norm.mode` is `add`; `output` may be `input`. Throws KV_INVALID_OPTION.
    */
   normalize(input: FloatBuffer, rows: number, norm: Norm, output: FloatBuffer): void {
     const owner = 'DenseKernels.normalize';
-    const { weight, width, epsilon } = readNorm(owner, norm, this.#norm);
+    const { weight, width, epsilon, adds } = readNorm(owner, norm, this.#norm);
     this.#checkOpen();
     checkInteger(owner, 'rows', rows);
     this.#checkFloats(owner, 'weight', weight, 1, width);
     this.#checkFloats(owner, 'input', input, rows, width);
     this.#checkFloats(owner, 'output', output, rows, width);
-    this.#native.normalize(input, rows, weight, width, epsilon, output);
+    this.#native.normalize(input, rows, weight, width, epsilon, output, adds);
   }
 
   /**
@@ -131,33 +131,50 @@ export class DenseKernels {
   }
 
   /**
-   * SwiGLU: `output = gate · sigmoid(gate) · up`, the first `count` elements; `output` may be either. Throws
-   * KV_INVALID_OPTION.
+   * `output = activation(gate) · up`, the first `count` elements; `output` may be either. SwiGLU by default, where the
+   * activation is gate · sigmoid(gate); with `gelu-tanh` GELU by its tanh formula. Throws KV_INVALID_OPTION.
    */
-  gate(gate: FloatBuffer, up: FloatBuffer, count: number, output: FloatBuffer): void {
+  gate(
+    gate: FloatBuffer, up: FloatBuffer, count: number, output: FloatBuffer, activation: Activation = 'silu',
+  ): void {
     const owner = 'DenseKernels.gate';
+    const number = readActivation(owner, activation);
     this.#checkOpen();
     checkInteger(owner, 'count', count);
     this.#checkFloats(owner, 'gate', gate, count, 1);
     this.#checkFloats(owner, 'up', up, count, 1);
     this.#checkFloats(owner, 'output', output, count, 1);
-    this.#native.gate(gate, up, count, output);
+    this.#native.gate(gate, up, count, output, number);
   }
 
   /**
-   * `output[row] = table[tokens[row]]`, as floats: the embedding, or a selection of rows. Tokens are read during the
-   * call; on a GPU they may be an address, as `rotate`'s positions. Throws KV_INVALID_OPTION when a token is not in the
-   * table.
+   * Soft cap, in place: `values = cap · tanh(values / cap)`, the first `count` elements. A NaN stays one. Throws
+   * KV_INVALID_OPTION.
    */
-  gather(table: Weight, tokens: Int32Array | bigint, rows: number, output: FloatBuffer): void {
+  cap(values: FloatBuffer, count: number, cap: number): void {
+    const owner = 'DenseKernels.cap';
+    readCap(owner, cap);
+    this.#checkOpen();
+    checkInteger(owner, 'count', count);
+    this.#checkFloats(owner, 'values', values, count, 1);
+    this.#native.cap(values, count, cap);
+  }
+
+  /**
+   * `output[row] = table[tokens[row]] · factor`, as floats: the embedding, or a selection of rows. Tokens are read
+   * during the call; on a GPU they may be an address, as `rotate`'s positions. Throws KV_INVALID_OPTION when a token is
+   * not in the table.
+   */
+  gather(table: Weight, tokens: Int32Array | bigint, rows: number, output: FloatBuffer, factor = 1): void {
     const owner = 'DenseKernels.gather';
+    readFactor(owner, factor);
     const { data, dtype, outputs, inputs } = readWeight(owner, 'table', table, this.#table);
     this.#checkOpen();
     checkInteger(owner, 'rows', rows);
     this.#checkMatrix(owner, 'table.data', data, dtype, outputs, inputs);
     this.#checkFloats(owner, 'output', output, rows, inputs);
     const checked = this.#checkNumbers(owner, 'tokens', tokens, rows, outputs - 1);
-    this.#native.gather(data, dtype, inputs, checked, rows, output);
+    this.#native.gather(data, dtype, inputs, checked, rows, output, factor);
   }
 
   /** Frees its memory on the device; queued work must be over, and on host is waited for. Idempotent. */

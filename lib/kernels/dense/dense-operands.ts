@@ -69,6 +69,9 @@ export interface RotationShape {
   readonly pairs?: HeadPairs | undefined;
 }
 
+/** What a gate makes of its input: x · sigmoid(x), or GELU by its tanh formula. */
+export type Activation = 'silu' | 'gelu-tanh';
+
 /** How rows are normalized. */
 export interface Norm {
   /** `[width]` */
@@ -77,4 +80,6 @@ export interface Norm {
   readonly width: number;
   /** Added to the mean square before the root; above 0. */
   readonly epsilon: number;
+  /** `add`: adds to the content of `output` (a residual). Default `replace`. */
+  readonly mode?: 'replace' | 'add' | undefined;
 }

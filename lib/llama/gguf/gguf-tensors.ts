@@ -17,23 +17,29 @@ const layerNames: Readonly<Record<string, string>> = {
   attn_output: 'self_attn.o_proj', attn_q_norm: 'self_attn.q_norm', attn_k_norm: 'self_attn.k_norm', ffn_gate: 'mlp.gate_proj', ffn_up: 'mlp.up_proj',
   ffn_down: 'mlp.down_proj',
 };
+/** Where norms stand behind both parts of a layer, too. */
+const layerNamesOfGemma: Readonly<Record<string, string>> = {
+  ...layerNames, ffn_norm: 'pre_feedforward_layernorm', post_attention_norm: 'post_attention_layernorm', post_ffw_norm: 'post_feedforward_layernorm',
+};
 const modelNames: Readonly<Record<string, string>> = { token_embd: 'model.embed_tokens', output_norm: 'model.norm', output: 'lm_head' };
 
 export class GgufTensors {
   /** How queries and keys are read. */
   readonly pairs: HeadPairs;
+  readonly normShift = 0;
   readonly #gguf: GgufFile;
   /** Of tensors that are put in halves, by their part of a name, the heads. */
   readonly #heads: ReadonlyMap<string, number>;
   readonly #tensors = new Map<string, GgufTensor>();
 
-  constructor(gguf: GgufFile, { queryHeads, kvHeads, headDim, normalizesHeads }: LlamaConfig) {
+  constructor(gguf: GgufFile, config: LlamaConfig) {
+    const { queryHeads, kvHeads, headDim, normalizesHeads } = config;
     this.#gguf = gguf;
     const areNeighbours = gguf.values.get('general.architecture') === 'llama';
     const areKept = areNeighbours && !normalizesHeads && headDim <= mostNeighbourDim; // weights of norms are in halves
     this.pairs = areKept ? 'neighbours' : 'halves';
     this.#heads = new Map(areNeighbours && !areKept ? [['q_proj', queryHeads], ['k_proj', kvHeads]] : []);
-    for (const [name, tensor] of gguf.tensors) if (name !== rotaryFactors) this.#tensors.set(nameOf(name), tensor);
+    for (const [name, tensor] of gguf.tensors) if (name !== rotaryFactors) this.#tensors.set(nameOf(name, config), tensor);
   }
 
   get names(): readonly string[] {
@@ -82,17 +88,19 @@ export class GgufTensors {
   }
 }
 
+const namesFor = ({ hasOutputNorms }: LlamaConfig): Readonly<Record<string, string>> => hasOutputNorms === true ? layerNamesOfGemma : layerNames;
+
 /** The name in a GGUF file of what Hugging Face calls so: one that `nameOf` has an answer for. */
-export function ggufNameOf(name: string): string {
+export function ggufNameOf(name: string, config: LlamaConfig): string {
   const [, layer, part, kind] = /^(?:model\.layers\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(name)!;
-  const [found] = Object.entries(layer === undefined ? modelNames : layerNames).find(([, own]) => own === part)!;
+  const [found] = Object.entries(layer === undefined ? modelNames : namesFor(config)).find(([, own]) => own === part)!;
   return `${layer === undefined ? '' : `blk.${layer}.`}${found}.${kind}`;
 }
 
 /** What Hugging Face calls it; an unknown one keeps its name. */
-function nameOf(name: string): string {
+function nameOf(name: string, config: LlamaConfig): string {
   const [, layer, part, kind] = /^(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)$/.exec(name) ?? [];
-  const found = part === undefined ? undefined : (layer === undefined ? modelNames : layerNames)[part];
+  const found = part === undefined ? undefined : (layer === undefined ? modelNames : namesFor(config))[part];
   if (found === undefined) return name;
   return layer === undefined ? `${found}.${kind}` : `model.layers.${layer}.${found}.${kind}`;
 }

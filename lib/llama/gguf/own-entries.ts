@@ -4,7 +4,7 @@
 import path = require('node:path');
 
 import type { RowDtype } from '../../index.js';
-import { parseJson, parseLlamaConfig, readJson, type Json, type LlamaConfig } from '../config.js';
+import { familyOf, parseJson, parseLlamaConfig, readJson, type Json, type LlamaConfig } from '../config.js';
 import { modelError } from '../model-error.js';
 import type { TokenizerFiles } from '../special-tokens.js';
 import { valueType, type GgufEntry } from './gguf-header.js';
@@ -24,17 +24,18 @@ export function int8Entries(dtype: RowDtype): GgufEntry[] {
   return [['general.file_type', u32, 7], ['general.quantization_version', u32, 2], [dtypeKey, string, dtype]];
 }
 
-/** Of a model that was a folder. */
+/** Of a model that was a folder. Throws KV_MODEL_INVALID where GGUF files have no name for its kind. */
 export function folderEntries(folder: string, config: LlamaConfig): GgufEntry[] {
   const json = readJson(path.join(folder, 'config.json'));
-  const type = json['model_type'] as string;
-  const architecture = type === 'mistral' ? 'llama' : type;
+  const architecture = familyOf(json)?.architecture;
+  if (architecture === undefined) throw modelError(`${folder}: a GGUF file of model_type ${JSON.stringify(json['model_type'])} is not supported. Load the folder with \`weights: 'int8'\` instead.`);
   const of = (name: string): string => `${architecture}.${name}`;
   const tokens = ['eos', 'eot', 'eom'].flatMap((name, index): GgufEntry[] => {
     const token = config.endTokens[index];
     return token === undefined ? [] : [[`tokenizer.ggml.${name}_token_id`, u32, token]];
   });
-  const { ropeScaling: scaling } = config;
+  const { ropeScaling: scaling, layerAttention = [], attentionCap, logitsCap } = config;
+  const window = config.hasOutputNorms === true ? layerAttention.find(({ kind }) => kind === 'window') : undefined;
   return [
     ['general.architecture', string, architecture], [configKey, string, JSON.stringify({ ...json, eos_token_id: config.endTokens })],
     [of('block_count'), u32, config.layers], [of('embedding_length'), u32, config.hidden], [of('feed_forward_length'), u32, config.intermediate],
@@ -42,6 +43,9 @@ export function folderEntries(folder: string, config: LlamaConfig): GgufEntry[] 
     [of('attention.value_length'), u32, config.headDim], [of('rope.dimension_count'), u32, config.headDim], [of('context_length'), u32, config.maxTokens],
     [of('vocab_size'), u32, config.vocabularyTokens], [of('attention.layer_norm_rms_epsilon'), f32, config.normEpsilon], [of('rope.freq_base'), f32, config.ropeTheta],
     ...scaling.kind === 'linear' ? [[of('rope.scaling.type'), string, 'linear'], [of('rope.scaling.factor'), f32, scaling.factor]] as const : [],
+    ...window === undefined ? [] : [[of('attention.sliding_window'), u32, window.tokens]] as const,
+    ...attentionCap === undefined ? [] : [[of('attn_logit_softcapping'), f32, attentionCap]] as const,
+    ...logitsCap === undefined ? [] : [[of('final_logit_softcapping'), f32, logitsCap]] as const,
     ['tokenizer.ggml.model', string, 'no_vocab'], ...tokens, // other programs read no tokenizer.json
   ];
 }

@@ -1,0 +1,329 @@
+// Layout of one layer set: how its tensors share reservations, which rows hold which tokens, which rows a length needs,
+// and how many it holds at most. Pure arithmetic; it counts bytes, never whole tokens per page.
+//
+// A row is the pages behind the same range of tokens in every reservation of the set. Where tokens of different
+// reservations differ in size, the largest (S bytes) sets the pace: after r rows its reservation has r pages, one with
+// tokens of s bytes ⌈r · s / S⌉. In a window or chunk set all have the same size, so that single rows can go.
+
+import type { TensorSpec } from '../base/dtypes.js';
+import { createError } from '../base/errors.js';
+import { formatCount, formatList } from '../base/format.js';
+import { checkInteger } from '../base/options.js';
+import { greatestCommonDivisor } from '../base/row-arithmetic.js';
+
+/**
+ * `per-layer`: a reservation per tensor, `[slot, token, head, dim]`. `sliced`: one for all K and one for all V,
+ * `[slot, token, layer, head, dim]`. `fused`: one for everything, `[slot, token, layer, kv, head, dim]`.
+ */
+export type LayoutKind = 'per-layer' | 'sliced' | 'fused';
+
+/** All layouts. */
+export const layoutKinds: readonly LayoutKind[] = ['per-layer', 'sliced', 'fused'];
+
+/** One range of addresses, `[slot, token]`. */
+export interface ReservationSpec {
+  /** Bytes of one token in all tensors of the reservation. */
+  readonly tokenBytes: number;
+  /** maxTokens · tokenBytes. */
+  readonly slotBytes: number;
+  /** Bytes from one slot to the next: slotBytes rounded up to whole pages. */
+  readonly slotStrideBytes: number;
+  /** slots · slotStrideBytes. */
+  readonly bytes: number;
+}
+
+/** Rows of one set's reservations. */
+export interface RowLayout {
+  /** Largest `tokenBytes` of a reservation, which sets the pace of rows. */
+  readonly maxTokenBytes: number;
+  /** Most pages of a row: one per reservation. Exact when all reservations have tokens of the same size. */
+  readonly pagesPerRow: number;
+  /** pagesPerRow · pageBytes. */
+  readonly rowBytes: number;
+  /**
+   * pageBytes / maxTokenBytes: an exact ratio, possibly a fraction, also below 1. To be shown; count with `rowsFor`.
+   */
+  readonly tokensPerRow: number;
+  /** Rows of a full slot: `rowsFor(maxTokens)`. */
+  readonly maxRows: number;
+  /**
+   * Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation. 1 where tokens
+   * have the same size everywhere, as in most models.
+   */
+  readonly groupRows: number;
+  /** Rows that `tokens` tokens of one slot need. Throws KV_LENGTH_OUT_OF_RANGE above `maxTokens`. */
+  rowsFor(tokens: number): number;
+  /** Whole tokens that `rows` rows hold, at most `maxTokens`. */
+  tokensIn(rows: number): number;
+  /** Pages that `rows` rows of one slot have, over all reservations. `rows` is 0 … maxRows. */
+  pagesFor(rows: number): number;
+  /**
+   * Pages of a slot's rows [from, to), over all reservations; 0 where `to` is not above `from`. Both are 0 … maxRows.
+   */
+  pagesBetween(from: number, to: number): number;
+  /**
+   * Pages that `rows` rows of one slot have in one reservation: ⌈rows · its tokenBytes / maxTokenBytes⌉ within the
+   * slot.
+   */
+  pagesIn(reservation: number, rows: number): number;
+  /** Bytes of K and V of `tokens` tokens of one slot, over all reservations: what is used of their pages. */
+  usedBytes(tokens: number): number;
+}
+
+/**
+ * Why a set has its layout. `given`: an option says so. `small`: at most 1.5 times the bytes of its tokens. `smallest`:
+ * no layout takes so few. `equal-tokens`: the others would have tokens of different sizes.
+ */
+export type LayoutReason = 'given' | 'small' | 'smallest' | 'equal-tokens';
+
+/** Layers that keep the same part of a text, with rows of their own. Frozen. */
+export interface LayerSetLayout extends RowLayout {
+  /** Which part of a text its layers keep. */
+  readonly kind: 'full' | 'window' | 'chunk';
+  /** Its layers on this worker, ascending, by their numbers in the whole model. */
+  readonly layers: readonly number[];
+  /** Tokens that a token of a window set sees, itself included. */
+  readonly windowTokens?: number | undefined;
+  /** Tokens of a chunk. */
+  readonly chunkTokens?: number | undefined;
+  /** How its tensors share reservations. */
+  readonly layout: LayoutKind;
+  /** Why that one. */
+  readonly layoutReason: LayoutReason;
+  /** Positions of its tensors in `Layout.tensors`. */
+  readonly tensors: readonly number[];
+  /** Positions of its reservations in `Layout.reservations`: `count` of them from `first` on. */
+  readonly reservations: { readonly first: number; readonly count: number };
+  /** The first token that the next token of a sequence of `length` tokens sees; `length` where it sees itself alone. */
+  firstToken(length: number): number;
+  /** The row that holds `firstToken(length)`: rows before it are needed no more. */
+  firstRow(length: number): number;
+  /**
+   * Most rows that hold what `newTokens` tokens at once read and write, wherever the length lies in its row;
+   * `rollbackTokens` is how many of the last tokens may be taken back. Rows mapped ahead are not among them.
+   */
+  mostRows(newTokens: number, rollbackTokens?: number): number;
+}
+
+/** Which tokens a set needs, apart from where they lie. */
+export type SetNeed =
+  | { readonly kind: 'full' }
+  | { readonly kind: 'window'; readonly windowTokens: number }
+  | { readonly kind: 'chunk'; readonly chunkTokens: number };
+
+/** What the arithmetic of a set's rows needs to know of its cache. */
+export interface SlotShape {
+  readonly slots: number;
+  readonly maxTokens: number;
+  readonly pageBytes: number;
+}
+
+/** The reservations of tensors `group[0]`, `group[1]`, … of `specs`, one for each group. */
+export function reservationsOf(
+  groups: readonly (readonly number[])[], specs: readonly TensorSpec[], { slots, maxTokens, pageBytes }: SlotShape,
+): ReservationSpec[] {
+  return groups.map((group) => {
+    const tokenBytes = sum(group.map((index) => specs[index]!.tokenBytes));
+    const slotBytes = maxTokens * tokenBytes;
+    const slotStrideBytes = Math.ceil(slotBytes / pageBytes) * pageBytes;
+    return { tokenBytes, slotBytes, slotStrideBytes, bytes: slots * slotStrideBytes };
+  });
+}
+
+/** Groups tensors (positions in `specs`) that share a reservation, in their order within one token. */
+export function groupByReservation(
+  kind: LayoutKind, indices: readonly number[], specs: readonly TensorSpec[],
+): readonly (readonly number[])[] {
+  switch (kind) {
+    case 'per-layer':
+      return indices.map((index) => [index]);
+    case 'sliced': {
+      const values = indices.filter((index) => specs[index]!.role === 'value');
+      const others = indices.filter((index) => specs[index]!.role !== 'value');
+      return values.length === 0 ? [others] : [others, values];
+    }
+    case 'fused':
+      return [indices];
+  }
+}
+
+/** The arithmetic of reservations whose positions begin at `first`. */
+export function rowLayout(
+  reservations: readonly ReservationSpec[], first: number, { maxTokens, pageBytes }: SlotShape,
+): RowLayout {
+  const maxTokenBytes = reservations.reduce((largest, { tokenBytes }) => Math.max(largest, tokenBytes), 0);
+  const totalTokenBytes = sum(reservations.map(({ tokenBytes }) => tokenBytes));
+  const maxRows = Math.ceil((maxTokens * maxTokenBytes) / pageBytes);
+  const kinds = countAlike(reservations);
+  const commonBytes = reservations.reduce((divisor, { tokenBytes }) => greatestCommonDivisor(divisor, tokenBytes), 0);
+
+  // Where tokens are smaller, a slot's last page may come before the last row: its stride bounds its pages.
+  const pagesOf = ({ tokenBytes, slotStrideBytes }: ReservationSpec, rows: number): number =>
+    Math.min(Math.ceil((rows * tokenBytes) / maxTokenBytes), slotStrideBytes / pageBytes);
+  const pagesFor = (rows: number): number => {
+    let pages = 0;
+    for (const { reservation, count } of kinds) pages += count * pagesOf(reservation, rows);
+    return pages;
+  };
+  return {
+    maxTokenBytes,
+    pagesPerRow: reservations.length,
+    rowBytes: reservations.length * pageBytes,
+    tokensPerRow: pageBytes / maxTokenBytes,
+    maxRows,
+    groupRows: Math.min(maxTokenBytes / commonBytes, maxRows),
+    rowsFor(tokens) {
+      checkTokens(tokens, maxTokens);
+      return Math.ceil((tokens * maxTokenBytes) / pageBytes);
+    },
+    tokensIn(rows) {
+      if (!isCount(rows)) checkInteger('Layout', 'rows', rows);
+      return Math.min(Math.floor((rows * pageBytes) / maxTokenBytes), maxTokens);
+    },
+    pagesFor(rows) {
+      checkRows(rows, maxRows);
+      return pagesFor(rows);
+    },
+    pagesBetween(from, to) {
+      checkRows(from, maxRows);
+      checkRows(to, maxRows);
+      return to > from ? pagesFor(to) - pagesFor(from) : 0;
+    },
+    pagesIn(reservation, rows) {
+      checkInteger('Layout', 'reservation', reservation, first, first + reservations.length - 1);
+      checkInteger('Layout', 'rows', rows, 0, maxRows);
+      return pagesOf(reservations[reservation - first]!, rows);
+    },
+    usedBytes(tokens) {
+      checkTokens(tokens, maxTokens);
+      return tokens * totalTokenBytes;
+    },
+  };
+}
+
+/** The part of a set's arithmetic that says which rows a length needs. */
+export function needLayout(
+  need: SetNeed, maxTokenBytes: number, { maxTokens, pageBytes }: SlotShape,
+): Pick<LayerSetLayout, 'firstToken' | 'firstRow' | 'mostRows'> {
+  const firstToken = firstTokenOf(need);
+  return {
+    firstToken(length) {
+      checkTokens(length, maxTokens);
+      return firstToken(length);
+    },
+    firstRow(length) {
+      checkTokens(length, maxTokens);
+      return Math.floor((firstToken(length) * maxTokenBytes) / pageBytes);
+    },
+    mostRows(newTokens, rollbackTokens = 0) {
+      checkInteger('Layout', 'newTokens', newTokens);
+      checkInteger('Layout', 'rollbackTokens', rollbackTokens);
+      return mostRowsOf(need, maxTokenBytes, { maxTokens, pageBytes }, newTokens + rollbackTokens);
+    },
+  };
+}
+
+function firstTokenOf(need: SetNeed): (length: number) => number {
+  switch (need.kind) {
+    case 'full':
+      return () => 0;
+    case 'window':
+      return (length) => Math.max(0, length - need.windowTokens + 1);
+    case 'chunk':
+      return (length) => length - length % need.chunkTokens;
+  }
+}
+
+/**
+ * Most rows of `extraTokens` tokens and those before them that the set needs: a range of so many bytes that begins
+ * anywhere where a range can begin, which is at multiples of the common divisor with a page.
+ */
+function mostRowsOf(
+  need: SetNeed, tokenBytes: number, { maxTokens, pageBytes }: Omit<SlotShape, 'slots'>, extraTokens: number,
+): number {
+  const maxRows = Math.ceil((maxTokens * tokenBytes) / pageBytes);
+  if (need.kind === 'full') return maxRows;
+  const tokens = (need.kind === 'window' ? need.windowTokens : need.chunkTokens) - 1 + extraTokens;
+  if (tokens >= maxTokens) return maxRows;
+  if (tokens === 0) return 0;
+  const stepBytes = greatestCommonDivisor((need.kind === 'window' ? 1 : need.chunkTokens) * tokenBytes, pageBytes);
+  return Math.min(Math.ceil((tokens * tokenBytes - stepBytes) / pageBytes) + 1, maxRows);
+}
+
+/** A layout that takes at most so many times the bytes of a set's tokens is small enough. */
+const mostOverhead = 1.5;
+
+/**
+ * The layout of a window or chunk set. `option` is where it was asked for. Throws KV_INVALID_OPTION where the layout
+ * that was asked for would have tokens of different sizes, so that single rows could not go.
+ */
+export function chooseLayout(
+  asked: LayoutKind | 'auto', need: Exclude<SetNeed, { kind: 'full' }>, indices: readonly number[],
+  specs: readonly TensorSpec[], slot: SlotShape, option: string,
+): { readonly layout: LayoutKind; readonly layoutReason: LayoutReason } {
+  const sizesIn = (kind: LayoutKind): readonly number[] =>
+    groupByReservation(kind, indices, specs).map((group) => sum(group.map((index) => specs[index]!.tokenBytes)));
+  const isEqual = (sizes: readonly number[]): boolean => sizes.every((bytes) => bytes === sizes[0]);
+  if (asked !== 'auto') {
+    const sizes = sizesIn(asked);
+    if (!isEqual(sizes)) throw unequal(asked, sizes, option);
+    return { layout: asked, layoutReason: 'given' };
+  }
+  const tokens = need.kind === 'window' ? need.windowTokens : need.chunkTokens;
+  const equal = layoutKinds.filter((kind) => isEqual(sizesIn(kind)));
+  const small = equal.find((kind) => {
+    const [tokenBytes = 0, ...others] = sizesIn(kind);
+    const count = 1 + others.length;
+    const mostBytes = mostRowsOf(need, tokenBytes, slot, 1) * count * slot.pageBytes;
+    return mostBytes <= mostOverhead * Math.min(tokens, slot.maxTokens) * tokenBytes * count;
+  });
+  const layout = small ?? 'fused';
+  if (equal.length === 1) return { layout, layoutReason: 'equal-tokens' };
+  return { layout, layoutReason: small === undefined ? 'smallest' : 'small' };
+}
+
+function unequal(asked: LayoutKind, sizes: readonly number[], option: string): Error {
+  const different = [...new Set(sizes)].sort((a, b) => a - b);
+  return createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'model', option, expected: "'fused' or 'auto'", received: asked,
+    hint: `\`${asked}\` would have tokens of ${formatList(different, 'and')} bytes in ` +
+      `${formatCount('reservation', sizes.length)}, of which no row could go alone.`,
+  });
+}
+
+interface AlikeReservations {
+  readonly reservation: ReservationSpec;
+  count: number;
+}
+
+/**
+ * Counts reservations with tokens of equal size: most models have one size, so counting pages does not loop over
+ * layers.
+ */
+function countAlike(reservations: readonly ReservationSpec[]): readonly AlikeReservations[] {
+  const byTokenBytes = new Map<number, AlikeReservations>();
+  for (const reservation of reservations) {
+    const alike = byTokenBytes.get(reservation.tokenBytes);
+    if (alike === undefined) byTokenBytes.set(reservation.tokenBytes, { reservation, count: 1 });
+    else alike.count += 1;
+  }
+  return [...byTokenBytes.values()];
+}
+
+function checkTokens(tokens: number, maxTokens: number): void {
+  if (!isCount(tokens)) checkInteger('Layout', 'tokens', tokens);
+  if (tokens > maxTokens) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens, maxTokens });
+}
+
+function checkRows(rows: number, maxRows: number): void {
+  if (!isCount(rows) || rows > maxRows) checkInteger('Layout', 'rows', rows, 0, maxRows);
+}
+
+/** What the cache's own loops ask for, so that only a wrong number costs a call. */
+function isCount(value: number): boolean {
+  return Number.isSafeInteger(value) && value >= 0;
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}

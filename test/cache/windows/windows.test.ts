@@ -1,0 +1,233 @@
+// Layer sets with windows and chunks: how many rows are mapped at each moment, what is set aside, what refuses, and that
+// rows go only behind the passes that read them. Pages of 64 KiB, tokens of 16 KiB in a tensor, so rows of 4 tokens; one
+// layer keeps all tokens, one sees a window of 6, per-layer: a row is two pages in its set.
+
+import test from 'ava';
+
+import { ahead, isKvError, Kernels, KvCache, type ModelShape, type Sequence } from 'virtual-kv';
+
+import { CacheBench, cacheTest, cacheTests, withCache, type BenchOptions } from '../../helpers/cache.js';
+
+const rowTokens = 4;
+const windowTokens = 6;
+
+const model: ModelShape = {
+  layers: 2, kvHeads: 64, headDim: 128, dtype: 'float16',
+  layerSets: [
+    { kind: 'full', layers: [0], layout: 'per-layer' },
+    { kind: 'window', layers: [1], windowTokens, layout: 'per-layer' },
+  ],
+};
+const options: BenchOptions = { model, prefixCache: 'off', mapper: 'off', memoryBudgetBytes: 400 * 65_536, maxTokens: 500 };
+
+/** The tensor of the window's keys. */
+const windowKeys = 2;
+
+/** Rows [first, end) of the only sequence in the window's set, and pages mapped in all. */
+function mapped({ cache }: CacheBench, sequence: Sequence): { first: number; end: number; pages: number } {
+  const { sets, mappedPages } = cache.counts();
+  const first = sequence.firstToken(windowKeys) / rowTokens;
+  return { first, end: first + sets[1]!.mappedRows, pages: mappedPages };
+}
+
+cacheTests('a prompt is mapped whole, and the rows behind the window go with the commit', options, (t, bench) => {
+  const sequence = bench.cache.acquire({ promptTokens: 10, reserve: 'none' });
+  bench.prepare(sequence, 10);
+  t.deepEqual(mapped(bench, sequence), { first: 0, end: 3, pages: 12 });
+  bench.commit();
+  t.deepEqual(mapped(bench, sequence), { first: 1, end: 3, pages: 10 });
+  for (let length = 10; length < 410; length += 1) {
+    bench.compute(sequence, 1);
+    const { first, end } = mapped(bench, sequence);
+    t.is(first, Math.floor((length + 1 - windowTokens + 1) / rowTokens));
+    t.true(end - first <= 3);
+    if (length + 1 === 20) t.deepEqual({ first, end }, { first: 3, end: 5 });
+  }
+  t.deepEqual(mapped(bench, sequence), { first: 101, end: 103, pages: 2 * 103 + 2 * 2 });
+  t.is(bench.pool().createdPages, 2 * 103 + 2 * 3, 'three rows of the window, over and over');
+  sequence.release();
+  t.is(bench.cache.counts().sets[1]!.mappedPages, 0);
+});
+
+cacheTest('a prompt in passes needs the window and one pass', { ...options, passTokens: 16 }, (t, bench) => {
+  const sequence = bench.cache.acquire({ promptTokens: 100 });
+  t.is(bench.pool().earmarkedPages, 50 + 12);
+  let most = 0;
+  for (let length = 0; length < 100; length += 16) {
+    bench.prepare(sequence, Math.min(16, 100 - length));
+    most = Math.max(most, bench.cache.counts().sets[1]!.mappedRows);
+    t.true(bench.pool().mappedPages + bench.pool().earmarkedPages <= 62);
+    bench.commit();
+  }
+  t.is(most, 6);
+  t.deepEqual(mapped(bench, sequence), { first: 23, end: 25, pages: 54 });
+  t.is(bench.pool().earmarkedPages, 2, 'a third row for single tokens');
+});
+
+test('a prompt is admitted with the pages that it needs at once, and refused with one fewer', async (t) => {
+  for (const pages of [61, 62]) {
+    await withCache(t, { ...options, passTokens: 16, memoryBudgetBytes: pages * 65_536 }, ({ cache }) => {
+      const before = cache.pool.counts();
+      if (pages === 62) return void cache.acquire({ promptTokens: 100 });
+      const error = t.throws(() => cache.acquire({ promptTokens: 100 }));
+      t.true(isKvError(error, 'KV_OUT_OF_PAGES'));
+      if (isKvError(error, 'KV_OUT_OF_PAGES')) t.like(error.details, { needPages: 62, havePages: 61 });
+      t.deepEqual(cache.pool.counts(), before);
+    });
+  }
+});
+
+cacheTest('rows that a step may still read stay until it is complete', options, (t, bench) => {
+  const sequence = bench.sequenceOf(12);
+  t.deepEqual(mapped(bench, sequence), { first: 1, end: 3, pages: 10 });
+  const { cache } = bench;
+  bench.prepare(sequence, 1);
+  const batch = bench.batchOf([sequence, 1]);
+  bench.discard();
+  cache.prepare(batch);
+  cache.commit(batch, { fence: { step: 7 } });
+  for (let length = 13; length < 16; length += 1) bench.compute(sequence, 1);
+  bench.prepare(sequence, 1);
+  t.deepEqual(mapped(bench, sequence), { first: 1, end: 5, pages: 18 });
+  cache.completeStep(7);
+  t.deepEqual(mapped(bench, sequence), { first: 2, end: 5, pages: 16 });
+  bench.commit();
+});
+
+for (const passes of [1, 2, 8]) {
+  cacheTest(`an engine that runs ${passes} passes ahead holds what they read, and no more`, options, (t, bench) => {
+    const { cache } = bench;
+    const sequence = cache.acquire({ promptTokens: 1, reserve: 'none' });
+    for (let step = 1; step <= 200; step += 1) {
+      const batch = bench.batchOf([sequence, 1]);
+      cache.prepare(batch);
+      cache.commit(batch, { fence: { step } });
+      if (step > passes) cache.completeStep(step - passes);
+      const oldest = Math.max(0, step - passes); // the length from which the oldest pass that is not over computes
+      t.is(mapped(bench, sequence).first, Math.floor(Math.max(0, oldest - windowTokens + 1) / rowTokens));
+    }
+    cache.completeStep(200);
+    t.is(mapped(bench, sequence).first, Math.floor((200 - windowTokens + 1) / rowTokens));
+  });
+}
+
+cacheTest('tokens are taken back as far as what layers see is mapped', { ...options, rollbackTokens: 3 }, (t, bench) => {
+  const sequence = bench.sequenceOf(21);
+  t.is(mapped(bench, sequence).first, 3);
+  const error = t.throws(() => { sequence.truncate(16); });
+  t.true(isKvError(error, 'KV_WINDOW_PASSED'));
+  if (isKvError(error, 'KV_WINDOW_PASSED')) {
+    t.deepEqual(error.details, { slot: sequence.slot, length: 21, tokens: 16, nearestTokens: 17, rollbackTokens: 3 });
+  }
+  t.is(sequence.length, 21);
+  sequence.truncate(17);
+  bench.compute(sequence, 4);
+  t.is(sequence.length, 21);
+});
+
+cacheTests('a fork has its parent\'s window, and neither writes over the other', options, (t, bench) => {
+  const { cache } = bench;
+  const parent = bench.sequenceOf(10);
+  cache.stamp(parent, 0, 10, 1);
+  const pages = bench.pool().mappedPages;
+  const child = parent.fork();
+  t.is(bench.pool().mappedPages, pages + 2, 'the last row of the window is copied');
+  t.is(cache.verifyStamp(child, 0, 10, 1), 0);
+  for (const [sequence, key] of [[parent, 2], [child, 3]] as const) {
+    bench.compute(sequence, 3);
+    cache.stamp(sequence, 10, 3, key);
+  }
+  t.deepEqual([parent, child].map((sequence) => cache.verifyStamp(sequence, 6, 4, 1)), [0, 0]);
+  t.is(cache.verifyStamp(parent, 10, 3, 2) + cache.verifyStamp(child, 10, 3, 3), 0);
+});
+
+cacheTest('a fork that takes tokens back writes to a row of its own', { ...options, rollbackTokens: 6 }, (t, bench) => {
+  const { cache } = bench;
+  const parent = bench.sequenceOf(16);
+  cache.stamp(parent, 0, 16, 1);
+  const child = parent.fork();
+  child.truncate(13);
+  bench.compute(child, 2);
+  cache.stamp(child, 13, 2, 2);
+  t.is(cache.verifyStamp(parent, 8, 8, 1), 0);
+  t.is(cache.verifyStamp(child, 8, 5, 1), 0);
+  t.is(cache.verifyStamp(child, 13, 2, 2), 0);
+});
+
+cacheTest('a view of a window begins with its first token', { ...options, on: 'host' }, (t, bench) => {
+  const { cache } = bench;
+  const sequence = bench.sequenceOf(10);
+  cache.stamp(sequence, 4, 6, 5);
+  const { strides, tokenBytes } = cache.tensors[windowKeys]!;
+  t.is(sequence.firstToken(0), 0);
+  t.is(sequence.firstToken(windowKeys), 4);
+  const view = sequence.view(windowKeys);
+  t.is(view.length, 8 * tokenBytes / strides.elementBytes);
+  t.true(view.some((element) => element !== 0));
+  bench.compute(sequence, 7);
+  t.is(view.length, 0, 'detached before its rows go');
+});
+
+cacheTest('rows ahead come from the mapper, so that no step maps any', {
+  ...options, mapper: 'background', growth: ahead(8),
+}, async (t, bench) => {
+  const { cache } = bench;
+  const sequence = bench.sequenceOf(20);
+  await cache.settled();
+  const before = cache.metrics.foregroundMaps;
+  for (let step = 0; step < 100; step += 1) {
+    bench.compute(sequence, 1);
+    await cache.settled();
+  }
+  t.is(cache.metrics.foregroundMaps, before);
+  const { first, end } = mapped(bench, sequence);
+  t.true(end - first <= 5);
+});
+
+cacheTest('a prompt in passes hands the rows that go to those of the next pass', {
+  ...options, mapper: 'background', growth: ahead(8), passTokens: 16, scrub: 'between-tenants', device: { hasGarbage: true },
+}, async (t, bench) => {
+  const { cache } = bench;
+  const sequence = cache.acquire({ promptTokens: 320, tenant: 'a' });
+  for (let length = 0; length < 320; length += 16) {
+    bench.compute(sequence, 16);
+    cache.stamp(sequence, length, 16, 1);
+    await cache.settled();
+  }
+  t.is(cache.verifyStamp(sequence, 0, 320, 1), 0);
+  t.true(cache.metrics.handedRows >= 60, String(cache.metrics.handedRows));
+  const { first, end } = mapped(bench, sequence);
+  t.true(end - first <= 10);
+});
+
+test('text is not cached yet where layers let go of tokens, and options say so', (t) => {
+  const error = t.throws(() => new KvCache({ model, slots: 1, maxTokens: 100, memoryBudgetBytes: 2 ** 24, driver: 'host' }));
+  t.true(isKvError(error, 'KV_INVALID_OPTION'));
+  t.regex(error.message, /prefixCache.*'off'/);
+});
+
+cacheTest('kernels see as much of a layer as the cache keeps, and are refused more', { ...options, on: 'host' }, (t, bench) => {
+  const { cache } = bench;
+  const width = 64 * 128;
+  const sequence = cache.acquire({ promptTokens: 40, reserve: 'none' });
+  const row = (token: number): Float32Array => Float32Array.from({ length: width }, (_, index) => Math.sin(token * 31 + index));
+  const [own, given] = [undefined, [undefined, { windowTokens }]].map((attention) => new Kernels({ cache, attention, threads: 1 }));
+  for (let token = 0; token < 40; token += 1) {
+    const batch = bench.batchOf([sequence, 1]);
+    cache.prepare(batch);
+    const answers = [own!, given!].map((kernels) => {
+      kernels.append(1, batch, row(token), row(token + 1));
+      const answer = new Float32Array(width);
+      kernels.decodeAttention(1, batch, row(token + 2), answer);
+      return answer;
+    });
+    t.deepEqual(answers[0], answers[1]);
+    cache.commit(batch);
+  }
+  t.is(mapped(bench, sequence).first, 8);
+  for (const rules of [{ windowTokens: windowTokens + 1 }, { chunkTokens: windowTokens + 1 }]) {
+    const error = t.throws(() => new Kernels({ cache, attention: rules }));
+    t.true(isKvError(error, 'KV_INVALID_OPTION') && /a window of up to 6 tokens/.test(error.message));
+  }
+  for (const kernels of [own!, given!]) kernels.close();
+});
