@@ -48,6 +48,8 @@ export interface NativeCacheOptions {
    * where it is closed.
    */
   readonly mapper: boolean | NativeCache;
+  /** Host: numbers of the tensors, which a write names on stderr where it hits no memory. */
+  readonly faultNames?: Float64Array;
 }
 
 export interface NativeCacheCounters {

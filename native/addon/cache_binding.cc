@@ -55,6 +55,8 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   const bool scrub = options.Boolean("scrub");
   const NativeCache* const shared = UnwrapTagged<NativeCache>(options.Value("mapper"));
   const bool has_mapper = shared != nullptr || options.Boolean("mapper");
+  const std::span<double> fault_names =
+      options.IsUndefined("faultNames") ? std::span<double>() : options.Doubles("faultNames");
   const std::span<double> token_bytes = options.Doubles("tokenBytes");
   const std::span<double> triplets = options.Doubles("tensors");
   Arguments arrays(info, "NativeCache");
@@ -82,6 +84,10 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   pattern_ = std::make_unique<Pattern>(*cache_, tensors);
   tensors_ = std::move(tensors);
   windows_ = std::make_unique<SlotWindows>(*cache_);
+  if (!fault_names.empty() &&
+      ThrowIfFailed(env, fault_report_.Open(*cache_, tensors_, fault_names, info[2].As<Napi::Int32Array>().Data()),
+                    driver_kind_))
+    return;
   arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>(),
                has_first ? info[4].As<Napi::Int32Array>() : Napi::Int32Array());
   (void)napi_type_tag_object(env, info.This(), &kTag);
@@ -292,6 +298,7 @@ Napi::Value NativeCache::Close(const Napi::CallbackInfo& info) {
   StopThreads();
   windows_->Close();
   view_bytes_.Close(info.Env());
+  fault_report_.Close();
   Status status = copier_ ? copier_->Close() : Ok();
   if (status.ok()) status = cache_->Close();
   (void)arrays_.WriteSlots(*cache_);  // where they are gone, the cache closes all the same

@@ -18,6 +18,7 @@
 #include "addon/slot_arrays.h"
 #include "addon/view_bytes.h"
 #include "block_copier.h"
+#include "fault_report.h"
 #include "kv_cache.h"
 #include "mapper.h"
 #include "pattern.h"
@@ -31,7 +32,8 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   static void Define(Napi::Env env, Napi::Object exports);
 
   // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub,
-  // mapper: boolean or the cache whose thread it shares}, rows, quarantined, first rows or undefined)
+  // mapper: boolean or the cache whose thread it shares, faultNames: Float64Array}, rows, quarantined, first rows or
+  // undefined)
   explicit NativeCache(const Napi::CallbackInfo& info);
   ~NativeCache() override;
 
@@ -101,6 +103,7 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   std::unique_ptr<SlotWindows> windows_;
   ViewBytes view_bytes_;
   SlotArrays arrays_;
+  FaultReport fault_report_;
   std::vector<TensorSpan> tensors_;
   Notifier<BlockCopied> copied_;
   std::unique_ptr<BlockCopier> copier_;  // null until opened

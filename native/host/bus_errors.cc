@@ -1,6 +1,5 @@
 #include "host/bus_errors.h"
 
-#include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,6 +7,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "host/signal_chain.h"
 #include "host/system_calls.h"
 
 namespace vkv::host {
@@ -39,33 +39,16 @@ bool PutZeros(uint64_t address) {
   return mmap(page, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
-void PassOn(int signal, siginfo_t* info, void* context) {
-  if ((previous.sa_flags & SA_SIGINFO) != 0) return previous.sa_sigaction(signal, info, context);
-  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(signal);
-  // As without this handler: the read is done again and ends the process; a signal that was sent is sent again.
-  (void)sigaction(signal, &previous, nullptr);
-  if (info->si_code <= 0) (void)raise(signal);
-}
-
 void OnBusError(int signal, siginfo_t* info, void* context) {
   const int error = errno;
   const bool is_handled = info->si_code == BUS_ADRERR && PutZeros(reinterpret_cast<uint64_t>(info->si_addr));
-  if (!is_handled) PassOn(signal, info, context);
+  if (!is_handled) PassOn(previous, signal, info, context);
   errno = error;
-}
-
-// Node unloads the addon with the last environment that has it, and the handler stays.
-Status KeepCode() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&OnBusError), &info) == 0 ||
-      dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE) == nullptr)
-    return Fail(Code::kDriverCallFailed, "dlopen");
-  return Ok();
 }
 
 Status Install() {
   if (is_installed) return Ok();
-  VKV_RETURN_IF_ERROR(KeepCode());
+  VKV_RETURN_IF_ERROR(KeepCode(reinterpret_cast<void*>(&OnBusError)));
   page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   struct sigaction action {};
   action.sa_sigaction = OnBusError;
