@@ -86,7 +86,7 @@ class AttentionWorld {
     const int kv_heads = longest != 0 ? 1 : Pick({1, 2, 3});
     const int group = longest != 0 ? 1 : Pick({1, 1, 2, 4, 5, 8, 11});
     const bool is_long = is_decoding && (longest != 0 || Next() % 4 == 0);
-    shape.tokens = longest != 0 ? longest : is_long ? 700 : 90;
+    shape.tokens = longest != 0 ? longest : is_long ? 700 : 190;
     const auto element = static_cast<size_t>(ElementBytes(command.cache_dtype));
     const size_t layers = Next() % 2 == 0 ? 1 : 2;  // two: the tensors of a token lie side by side
     const size_t key_bytes = kv_heads * dim * element;
@@ -99,7 +99,7 @@ class AttentionWorld {
     const size_t values_at = shape.is_fused ? key_bytes : kSlots * key_slot;
     for (int slot = 0; slot < kSlots; ++slot) {
       const int tokens = is_decoding ? Pick({0, 1, 1, 1}) : Pick({0, 1, 2, 17, 33, 50});
-      const int length = is_long && slot == 0 ? shape.tokens - 1 : Pick({0, 1, 2, 15, 31, 39});
+      const int length = is_long && slot == 0 ? shape.tokens - 1 : Pick({0, 1, 2, 15, 31, 39, 140});
       shape.spans.push_back({kSlots - 1 - slot, length, tokens, shape.rows});
       shape.rows += tokens;
     }
