@@ -78,9 +78,9 @@ export const layoutChoices: readonly LayoutChoice[] = [...layoutKinds, 'auto'];
 
 /**
  * Why a set has its layout. `given`: an option says so. Of a window or chunk set by `auto`: `small`: at most 1.5 times
- * the bytes of its tokens; `smallest`: no layout takes so few; `equal-tokens`: the others would have tokens of different
- * sizes. Of a full set by `auto`: `short-rows`: the first whose rows have few enough tokens; `budget`: the first that
- * takes little enough of the budget, too, behind one with rows as short; `smallest`: no layout is both.
+ * the bytes of its tokens; `smallest`: no layout takes so few; `equal-tokens`: the others would have tokens of
+ * different sizes. Of a full set by `auto`: `short-rows`: the first whose rows have few enough tokens; `budget`: the
+ * first that takes little enough of the budget, too, behind one with short rows; `smallest`: no layout is both.
  */
 export type LayoutReason = 'given' | 'small' | 'smallest' | 'equal-tokens' | 'short-rows' | 'budget';
 
@@ -309,9 +309,9 @@ export function mostRowTokens(maxTokens: number): number {
 }
 
 /**
- * The layout of a full set. `auto`: the first in which a row has at most a quarter of a typical prompt (2,048 tokens, or
- * `maxTokens` where that is less), and the first rows of all slots take at most a quarter of the budget, where one is
- * given; else `fused`.
+ * The layout of a full set. `auto`: the first in which a row has at most a quarter of a typical prompt (2,048 tokens,
+ * or `maxTokens` where that is less), and the first rows of all slots take at most a quarter of the budget, where one
+ * is given; else `fused`.
  */
 export function chooseFullLayout(
   asked: LayoutChoice, indices: readonly number[], specs: readonly TensorSpec[], slot: SlotShape,
