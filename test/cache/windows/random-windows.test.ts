@@ -209,7 +209,7 @@ class World {
       return { first: rows.first, end: this.#rowsFor(of.length, tokenBytes), shared: row };
     });
     const stamps = [...of.stamps, { key: of.key, from: of.stamps.at(-1)?.to ?? 0, to: of.length }];
-    this.#running.push({ sequence: sequence!, key: this.#keys += 1, length: of.length, longest: of.length, passes: [], sets, stamps });
+    this.#running.push({ sequence: sequence!, key: this.#keys += 1, length: of.length, longest: of.longest, passes: [], sets, stamps });
     this.#count('fork');
   }
 
