@@ -245,7 +245,8 @@ export class BatchRows {
    */
   makeWritable(batch: Batch): void {
     const { slots, tokens, length } = batch;
-    const numbers = this.#memory.slots;
+    const { slots: numbers, windows } = this.#memory;
+    if (windows.all.length > 0) windows.checkSteps(batch); // before anything changes
     this.#memory.background.attempt(() => this.#memory.fences.poll());
     this.#memory.background.attempt(() => this.#sharing.unmapGivenUp());
     for (let index = 0; index < length; index += 1) {
@@ -263,7 +264,6 @@ export class BatchRows {
     const order = [0, 1, 2].flatMap((wait) => sharing.filter((slot) => waits(slot) === wait));
     this.#sharing.checkSteps(order);
     for (const slot of order) this.#makeSlotWritable(slot, room);
-    const { windows } = this.#memory;
     if (windows.all.length === 0) return;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;

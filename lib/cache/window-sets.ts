@@ -305,10 +305,17 @@ export class WindowSets {
     for (const set of this.all) this.#watch(set, () => { set.grow(); });
   }
 
+  /** Throws KV_WORK_QUEUED where a step of the engine is in the way of `makeWritable` for a slot of the batch. */
+  checkSteps({ slots, length }: SlotsOfBatch): void {
+    for (let index = 0; index < length; index += 1) {
+      const slot = slots[index]!;
+      if (this.isSharing(slot) && this.#fences.pendingStep(slot) >= 0) this.#fences.wait(slot, 'write to');
+    }
+  }
+
   /**
    * Gives the slot rows of its own from its length on, in pages for which there is room. Waits for work that is queued
-   * for it. Throws KV_WORK_QUEUED where that is a step of the engine, and what the driver throws; what is not its own
-   * then stays shared.
+   * for it. Throws what the driver throws; what is not its own then stays shared. No step of the engine is in the way.
    */
   makeWritable(slot: number): void {
     this.#fences.wait(slot, 'write to');
