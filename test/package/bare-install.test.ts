@@ -102,7 +102,7 @@ test.serial('installed where nvcc is, it compiles nothing', (t) => {
   t.true(existsSync(path.join(consumer.folder, 'bin', 'called')), 'it would have been found');
 });
 
-test.serial('it installs ten packages at most, and less than 8 MB for a platform', (t) => {
+test.serial('it installs ten packages at most, and less than 8.5 MB for a platform', (t) => {
   const modules = path.join(consumer.folder, 'node_modules');
   const { packages } = JSON.parse(readFileSync(path.join(modules, '.package-lock.json'), 'utf8')) as { packages: object };
   t.true(Object.keys(packages).length <= 10, Object.keys(packages).join(', '));
@@ -110,7 +110,7 @@ test.serial('it installs ten packages at most, and less than 8 MB for a platform
     .map((entry) => path.join(entry.parentPath, entry.name))
     .filter((file) => !/prebuilds\/linux-/.test(file) || file.includes(`prebuilds/${here}/`))
     .reduce((sum, file) => sum + statSync(file).size, 0);
-  t.true(bytes < 8e6, `${bytes} bytes`);
+  t.true(bytes < 8.5e6, `${bytes} bytes`);
   t.log(`${(bytes / 1e6).toFixed(2)} MB, ${Object.keys(packages).length} packages`);
 });
 
