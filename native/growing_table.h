@@ -1,7 +1,7 @@
-// GrowingTable: entries by number that never move, so that whoever may read an entry can do so while others are added.
+// GrowingTable: entries by number that never move, so that a thread can read an entry while another thread adds one.
 //
-// It grows in chunks, each twice as long as the one before. Threads: one at a time adds; an entry is read by whoever
-// got its number after it was added.
+// It grows in chunks, each twice as long as the one before. Threads: one at a time adds; a thread reads an entry
+// whose number it got after the entry was added.
 #ifndef VKV_GROWING_TABLE_H_
 #define VKV_GROWING_TABLE_H_
 

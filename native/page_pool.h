@@ -4,8 +4,8 @@
 // slots) or quarantined (a failed undo left it mapped somewhere unknown; never used again): free + in use + quarantined
 // = created. A page that is being created ahead of need is none of them yet, but to be had as if it were free. Part of
 // what is available can be earmarked for a slot, so that a prompt admitted in chunks always finds its pages. Threads:
-// any; the mutex guards the page table and is not held across driver calls. Who refers to a page reads its handle
-// without the mutex, and, where references come and go on one thread only, on that thread its references too.
+// any; the mutex guards the page table and is not held across driver calls. A cache that refers to a page reads
+// its handle without the mutex; the references too, on the one thread on which they come and go.
 #ifndef VKV_PAGE_POOL_H_
 #define VKV_PAGE_POOL_H_
 

@@ -168,7 +168,7 @@ export class SlotFences {
     if (step > this.#writtenSteps[slot]!) this.#writtenSteps[slot] = step;
     if (stream === undefined) return;
     this.#fenceOf(stream).note(slot);
-    if (!isNamed) return; // nobody said that its work is queued there: copies are over when a call returns
+    if (!isNamed) return; // the engine did not name the stream: the cache's copies are over when a call returns
     this.#homes[slot] = stream;
     this.#lastStream = stream;
   }

@@ -1,4 +1,4 @@
-// Values of a model's config, whoever wrote the file: names differ by family, and null and 0 mean "not given". Checks no more than that.
+// Values of a model's config file: field names differ by model family, and null and 0 mean "not given". Checks types alone.
 
 /** A JSON object. */
 export type Json = Readonly<Record<string, unknown>>;

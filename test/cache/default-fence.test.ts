@@ -38,7 +38,7 @@ function isTaken(bench: CacheBench, slot: number): boolean {
   return has;
 }
 
-cacheTest('a slot waits for work of any blocking stream, though nobody named one', manual, (t, bench) => {
+cacheTest('a slot waits for work of any blocking stream, though the engine named none', manual, (t, bench) => {
   const slot = releasedUnderWork(bench);
   t.like(bench.cache.counts(), { retiringSlots: 1 });
   t.false(isTaken(bench, slot));

@@ -43,7 +43,7 @@ for (const [layout, mapped] of [['per-layer', 128], ['fused', 106]] as const) {
   });
 }
 
-faultTest('a write to a slot that nobody has is named', (t) => {
+faultTest('a write to a slot without a sequence is named', (t) => {
   const { signal, stderr } = run('key.address + BigInt(4 * 3 * key.strides.slot)', { VKV_DEBUG: '1' });
   t.is(signal, 'SIGSEGV');
   t.regex(stderr, /`cache\.tensors\[2\]`, slot 3, token 0\. Slot 3 has memory for 0 tokens\./);

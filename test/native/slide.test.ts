@@ -127,7 +127,7 @@ test('an empty slot moves both ways, and begins at 0 once it was shrunk to nothi
   bench.close();
 });
 
-test('what is set aside moves along, and nobody else gets it', (t) => {
+test('what is set aside moves along, and no other slot gets it', (t) => {
   const bench = open(t, { pages: 8 });
   const { cache } = bench;
   cache.earmark(0, 4); // all pages
