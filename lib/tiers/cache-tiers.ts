@@ -6,7 +6,7 @@ import { formatCount } from '../base/format.js';
 import { number } from '../base/options.js';
 import type { PrefixDomain, TextScope } from '../prefix/domain.js';
 import type { CachedExtent, SelectedExtent } from '../prefix/eviction/eviction-policy.js';
-import type { LoadClock } from './load-estimate.js';
+import type { LoadClock } from './load-clock.js';
 import type { OpenTier } from './open-tier.js';
 import type { PlacedBlocks } from './placed-blocks.js';
 import { selectedOf } from './selection/importance-means.js';

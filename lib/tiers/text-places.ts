@@ -3,7 +3,7 @@
 
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { BlockAbsence } from './tier-calls.js';
-import type { LoadComparison } from './load-comparison.js';
+import type { LoadComparison } from './load-plan.js';
 import type { OpenTier } from './open-tier.js';
 import type { StoredMatch } from './stored-texts.js';
 import type { TierSet } from './tier-set.js';

@@ -14,7 +14,7 @@ import { fromRecord, type ItemNumbers, toRecord } from './block-notes.js';
 import { TextReuse } from './block-order.js';
 import { CheckedStripes } from './checked-stripes.js';
 import { HostMemory, pagePieces } from './host-memory.js';
-import { LoadSources, sourceOf } from './load-comparison.js';
+import { sourceOf } from './load-plan.js';
 import { type Fetched, type Missed, OpenTier } from './open-tier.js';
 import { PlacedBlocks } from './placed-blocks.js';
 import { marksOf, mayHave, nothingStored, type StoredBlock, type StoredMatch, StoredTexts } from './stored-texts.js';
@@ -205,9 +205,10 @@ export class TierSet {
     await this.#spread(block, record, borrowed, wanting, this.clears);
   }
 
-  /** From which tiers blocks are loaded, as tiers were measured by now. */
-  sources(): LoadSources {
-    return new LoadSources(this.all, (tokens) => this.bytesOf(tokens));
+  /** The tier that the block is loaded from, as tiers were measured by now; undefined: none in service has it. */
+  sourceOf(block: StoredBlock, tried?: ReadonlySet<OpenTier>): OpenTier | undefined {
+    return sourceOf(
+      this.all.filter((open) => open.has(block) && tried?.has(open) !== true), this.bytesOf(block.tokens.length));
   }
 
   /**
@@ -219,7 +220,7 @@ export class TierSet {
     const tried = new Set<OpenTier>();
     const bytes = this.bytesOf(block.tokens.length);
     for (;;) {
-      const open = sourceOf(this.all.filter((each) => each.has(block) && !tried.has(each)), bytes);
+      const open = this.sourceOf(block, tried);
       if (open === undefined) return missed;
       tried.add(open);
       const got = await open.fetch(block, bytes, this.#scratch, signal);

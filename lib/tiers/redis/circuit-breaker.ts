@@ -4,7 +4,7 @@
 // passes, the first that succeeds closes it, and the first that fails opens it again. It owns one timer, which keeps no
 // process alive.
 
-import type { LoadClock } from '../load-estimate.js';
+import type { LoadClock } from '../load-clock.js';
 
 export type BreakerState = 'closed' | 'open' | 'half-open';
 

@@ -6,7 +6,7 @@
 import diagnostics = require('node:diagnostics_channel');
 
 import { createError } from '../../base/errors.js';
-import type { LoadClock } from '../load-estimate.js';
+import type { LoadClock } from '../load-clock.js';
 import { CircuitBreaker, type BreakerState } from './circuit-breaker.js';
 import type { RedisStore } from './redis-client.js';
 import { RedisConnection } from './redis-connection.js';
