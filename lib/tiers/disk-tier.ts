@@ -29,8 +29,6 @@ export interface DiskTierOptions {
    * second time by this process, which spares the disk what never returns, and finds less. Default `all`.
    */
   readonly admit?: 'twice' | 'all' | undefined;
-  /** What stays where it is full: text that is likely to return, learnt from which did, or text used last. Default `adaptive`. */
-  readonly keeps?: 'adaptive' | 'recent' | undefined;
   /** Threads for reading and writing, 1 to 64. Default 8. */
   readonly threads?: number | undefined;
   /** Go around the system's page cache (O_DIRECT) where the file system can. Default true. */
@@ -52,7 +50,6 @@ const spec = {
   tenantBytes: optional(integer({ min: 4096 })),
   durability: withDefault(oneOf(durabilities), 'interval' as const),
   admit: withDefault(oneOf(['twice', 'all']), 'all'),
-  keeps: withDefault(oneOf(['adaptive', 'recent']), 'adaptive'),
   threads: optional(integer({ min: 1, max: 64 })),
   direct: withDefault(boolean, true),
   chunkBytes: withDefault(chunkBytesField, maxChunkBytes),
@@ -88,7 +85,6 @@ class DiskTier implements Tier {
   readonly capacityBytes: number;
   readonly tenantBytes: number | undefined;
   readonly admitAfter: number;
-  readonly keeps: 'adaptive' | 'recent';
   readonly chunkBytes: number;
   readonly #options: ReadOptions;
   #store: DiskStore | undefined;
@@ -99,7 +95,6 @@ class DiskTier implements Tier {
     this.name = options.name;
     this.tenantBytes = options.tenantBytes;
     this.capacityBytes = Math.floor(options.bytes * usableShare);
-    this.keeps = options.keeps;
     this.admitAfter = options.admit === 'twice' ? 2 : 1;
     this.chunkBytes = options.chunkBytes;
     this.#options = options;

@@ -21,9 +21,9 @@ export interface HostTierOptions {
   readonly tenantBytes?: number | undefined;
   /**
    * What stays where it is full: `adaptive`: text that is likely to return, learnt from which did, as the eviction
-   * policy of that name does; text used last (`recent`), used most often (`frequent`), or of the most important tokens
-   * × uses (`important`). Blocks of which selections read are brought here from slower tiers where they are worth more
-   * than what goes for them by that rule; with the first two once they are used again. Default `adaptive`.
+   * policy of that name does; `important`: that of the most important tokens × uses. Blocks of which selections read
+   * are brought here from slower tiers: with `adaptive` once they are used again, with `important` where they are worth
+   * more than what goes for them. Default `adaptive`.
    */
   readonly keeps?: TierKeeping | undefined;
 }

@@ -23,7 +23,7 @@ function missingIn(tier: Partial<Tier>): string | undefined {
   if (typeof tier.isLasting !== 'boolean') return '`isLasting`';
   if (typeof tier.takesOnlyWholeBlocks !== 'boolean') return '`takesOnlyWholeBlocks`';
   if (tier.keeps !== undefined && !tierKeepings.includes(tier.keeps)) {
-    return "a `keeps` of 'recent', 'frequent', 'important' or 'adaptive'";
+    return "a `keeps` of 'adaptive' or 'important'";
   }
   if (tier.tenantBytes !== undefined && !(typeof tier.tenantBytes === 'number' && tier.tenantBytes > 0)) {
     return 'a `tenantBytes` that is a number of bytes, above 0';

@@ -65,8 +65,7 @@ export class TierSet {
   readonly #scratch: HostMemory;
   readonly #roots = new Map<string, string>();
   readonly #tokenBytes: number;
-  /** Undefined: no tier asks for it. */
-  readonly #reuse: TextReuse | undefined;
+  readonly #reuse = new TextReuse(randomInt(2 ** 48 - 1));
   /** What was dropped before all tiers were open. */
   readonly #droppedWhileOpening: TextScope[] = [];
   #opening: Promise<void> | undefined;
@@ -83,7 +82,6 @@ export class TierSet {
     this.#tokenBytes = stripeTokenBytes.reduce((sum, bytes) => sum + bytes, 0);
     const wholeBytes = this.bytesOf(keys.blockTokens);
     this.#scratch = new HostMemory(scratchBlocks * (wholeBytes + wholeBytes / 8 + 4096), wholeBytes, pagePieces);
-    if (tiers.some(({ keeps }) => keeps === 'adaptive')) this.#reuse = new TextReuse(randomInt(2 ** 48 - 1));
     const shared = {
       texts: this.texts, worth: { importantTokens: options.importantTokens, reuse: this.#reuse },
       stripes: stripeTokenBytes.length, report: options.report,
@@ -257,7 +255,7 @@ export class TierSet {
    * A text that ends in the block was finished: computed by `request`, of a priority level, and its sequence is over.
    */
   finish(block: StoredBlock, text: Int32Array, request: ReleasedRequest, level: number): void {
-    this.#reuse?.note(block, text, request);
+    this.#reuse.note(block, text, request);
     this.use(block, level);
   }
 
@@ -267,7 +265,7 @@ export class TierSet {
     for (let at = block; at.parent !== undefined; at = at.parent) at.uses += 1;
     this.#uses += 1;
     if (this.#uses % halfLifeUses === 0) this.#halveUses();
-    this.#reuse?.touch(block);
+    this.#reuse.touch(block);
     for (const { contents } of this.all) contents.use(block);
   }
 

@@ -55,7 +55,7 @@ export interface TierContext {
 /** What stays in a tier that is full. */
 export type TierKeeping = typeof tierKeepings[number];
 
-export const tierKeepings = ['recent', 'frequent', 'important', 'adaptive'] as const;
+export const tierKeepings = ['adaptive', 'important'] as const;
 
 /** Why a tier did not take a block. */
 export type PutRefusal =
@@ -157,9 +157,9 @@ export interface Tier {
    */
   readonly tenantBytes?: number | undefined;
   /**
-   * What stays where it is full: the text used last; the text used most often; that of the most important tokens ×
-   * uses, where all tokens of a block are important until selections have chosen of it (docs/importance.md); or the
-   * text that is likely to return, learnt from which did. Default `recent`.
+   * What stays where it is full: text that is likely to return, learnt from which did; or that of the most important
+   * tokens × uses, where all tokens of a block are important until selections have chosen of it (docs/importance.md).
+   * Default `adaptive`.
    */
   readonly keeps?: TierKeeping | undefined;
   /** Blocks it takes only when their text has been seen so many times. Default 1: all. */
