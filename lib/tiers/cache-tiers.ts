@@ -33,6 +33,8 @@ export interface TiersAtWork {
   readonly demotions: Demotions;
   /** What comes up. */
   readonly promotions: Promotions;
+  /** What is made of the tokens that selections choose. */
+  readonly followers: ChoiceFollowers;
   /** What is given in part. */
   readonly selections: Selections;
 }
@@ -56,7 +58,7 @@ export class CacheTiers {
 
   /** @internal Opens the tiers. @param report Hears of failures that no call reports. */
   constructor(
-    { set, transfers, demotions, promotions, selections }: TiersAtWork, closeTimeoutMs: number,
+    { set, transfers, demotions, promotions, followers, selections }: TiersAtWork, closeTimeoutMs: number,
     report: (error: unknown) => void,
   ) {
     this.selections = selections;
@@ -64,7 +66,7 @@ export class CacheTiers {
     this.#transfers = transfers;
     this.#demotions = demotions;
     this.#promotions = promotions;
-    this.#followers = selections.followers;
+    this.#followers = followers;
     this.#places = new TextPlaces(set, promotions);
     this.#closeTimeoutMs = closeTimeoutMs;
     this.#report = report;

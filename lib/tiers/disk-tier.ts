@@ -1,14 +1,16 @@
 // diskTier: blocks in a disk store, a file each; what restarts and crashes leave is found again. The cache chooses what
 // goes.
 
-import { boolean, integer, oneOf, optional, readOptions, string, withDefault, type OptionsOf } from '../base/options.js';
-import { chunkBytesField, durabilities, maxChunkBytes, type Durability } from '../store/disk-store-options.js';
-import { DiskStore, nameBytes } from '../store/disk-store.js';
+import {
+  boolean, integer, oneOf, optional, type OptionsOf, readOptions, string, withDefault,
+} from '../base/options.js';
 import { usedHeaderBytes, wholePages } from '../store/block-header.js';
+import { chunkBytesField, durabilities, type Durability, maxChunkBytes } from '../store/disk-store-options.js';
+import { DiskStore, nameBytes } from '../store/disk-store.js';
 import type { NotStoredReason, ReadMiss } from '../store/store-block.js';
-import { tierInUse } from './tier-field.js';
-import type {
-  BlockRecord, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierPut, TierRemoval, TierStatistics, TierTokens, TierTokensGet,
+import {
+  type BlockRecord, type GetMiss, type PutRefusal, type Tier, type TierContext, type TierGet, tierInUse, type TierPut,
+  type TierRemoval, type TierStatistics, type TierTokens, type TierTokensGet,
 } from './tier.js';
 
 /** Options of `diskTier`. */

@@ -4,10 +4,9 @@
 import { integer, oneOf, optional, readOptions, withDefault } from '../base/options.js';
 import { CheckedStripes } from './checked-stripes.js';
 import { HostMemory } from './host-memory.js';
-import { tierInUse } from './tier-field.js';
 import {
-  tierKeepings, type BlockRecord, type BorrowedBlock, type Tier, type TierContext, type TierGet, type TierKeeping,
-  type TierPut, type TierStatistics, type TierTokens, type TierTokensGet,
+  type BlockRecord, type BorrowedBlock, type Tier, type TierContext, type TierGet, tierInUse, type TierKeeping,
+  tierKeepings, type TierPut, type TierStatistics, type TierTokens, type TierTokensGet,
 } from './tier.js';
 
 /** Options of `hostTier`. */

@@ -9,15 +9,14 @@ import { formatCount, formatNumber } from '../base/format.js';
 import { RecentMap } from '../base/recent-map.js';
 import type { DroppedText, PrefixDomain, TextScope } from '../prefix/domain.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
-import type { BlockKeys } from './block-keys.js';
-import { fromRecord, type ItemNumbers, toRecord } from './block-notes.js';
+import { type BlockKeys, fromRecord, type ItemNumbers, marksOf, mayHave, toRecord } from './block-record.js';
 import { TextReuse } from './block-order.js';
 import { CheckedStripes } from './checked-stripes.js';
 import { HostMemory, pagePieces } from './host-memory.js';
 import { sourceOf } from './load-plan.js';
 import { type Fetched, type Missed, OpenTier } from './open-tier.js';
 import { PlacedBlocks } from './placed-blocks.js';
-import { marksOf, mayHave, nothingStored, type StoredBlock, type StoredMatch, StoredTexts } from './stored-texts.js';
+import { nothingStored, type StoredBlock, type StoredMatch, StoredTexts } from './stored-texts.js';
 import { highestLevel, ownerOf } from './tier-contents.js';
 import type { BlockRecord, Tier } from './tier.js';
 

@@ -6,7 +6,7 @@ import { once } from 'node:events';
 
 import { isKvError, type Tier } from 'virtual-kv';
 
-import { digestOf } from '#internal/tiers/contract-blocks.js';
+import { digestOf } from '#internal/tiers/contract-store.js';
 import { RedisServer } from '../helpers/redis-server.js';
 import { redisTest } from '../helpers/redis-test.js';
 import { processClock } from '#internal/tiers/load-clock.js';
