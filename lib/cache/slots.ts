@@ -378,10 +378,10 @@ export class SlotMemory {
     for (let set = 0; set < this.natives.length; set += 1) {
       const native = this.natives[set]!;
       native.synchronize();
-      const lateErrors = this.#newsOfAll[set]![cacheNews.lateErrors]!;
-      if (lateErrors === this.#lateErrors[set]) continue;
-      this.background.addOfMapper(native.mapperState(), this.#lateErrors[set]!);
-      this.#lateErrors[set] = lateErrors;
+      if (this.#newsOfAll[set]![cacheNews.lateErrors] === this.#lateErrors[set]) continue;
+      const state = native.mapperState(); // may have met more since
+      this.background.addOfMapper(state, this.#lateErrors[set]!);
+      this.#lateErrors[set] = state.lateErrors;
     }
   }
 
