@@ -17,6 +17,7 @@ import { OnnxEngine } from './engine.js';
 import { graphDigest } from './graph-digest.js';
 import { findLibrary } from './library.js';
 import { OnnxSession } from './session.js';
+import { measureUnfused } from './unfused-attention.js';
 
 /** Options of `OnnxDecoder.open`. */
 export interface OnnxDecoderOptions {
@@ -79,7 +80,8 @@ export class OnnxDecoder {
   }
 
   /** Opens a graph that was read. Rejects as `open`. @internal */
-  static async openPlan(plan: DecoderPlan, { library, folder, threads }: OnnxPlace): Promise<OnnxDecoder> {
+  static async openPlan(read: DecoderPlan, { library, folder, threads }: OnnxPlace): Promise<OnnxDecoder> {
+    const plan = { ...read, layers: await measureUnfused(read, { library, folder }) };
     const graph = writeDecoder(plan, await maskWindows(plan, { library, folder }));
     const identity = graphDigest(plan.graph, folder);
     const ownThreads = threads || availableParallelism();

@@ -33,6 +33,18 @@ const forms: Readonly<Record<string, DecoderForm>> = {
   'float16': { isHalf: true },
   'float16, packed': { isHalf: true, isPacked: true, mask: 'causal' },
   'MatMulNBits': { isQuantized: true },
+  'products and a softmax, scaled in Q and K': { attention: { kind: 'softmax' }, mask: 'causal' },
+  'products and a softmax, a scale of its own, K turned as rows': { attention: { kind: 'softmax', scale: 0.4, turnsByRows: true, hasNaNs: true }, mask: 'causal' },
+  'products and a softmax, scaled behind, a softcap': { attention: { kind: 'softmax', scaled: 'scores', softcap: 2 }, mask: 'causal' },
+  'products and a softmax, not scaled, the mask of a window': { attention: { kind: 'softmax', scaled: 'none' }, mask: 'windowed', kvHeads: 4 },
+  'products and a softmax, one KV head, MatMulNBits': { attention: { kind: 'softmax' }, mask: 'causal', kvHeads: 1, isQuantized: true },
+  'products and a softmax, float16': { attention: { kind: 'softmax' }, mask: 'causal', isHalf: true },
+  'Attention of opset 23': { attention: { kind: 'rows' }, mask: 'causal' },
+  'Attention of opset 23, heads apart, a mask of booleans': { attention: { kind: 'heads', scale: 0.3 }, mask: 'windowed', isMaskBoolean: true },
+  'Attention of opset 23, causal by itself': { attention: { kind: 'rows' } },
+  'Attention of opset 23, a softcap': { attention: { kind: 'heads', softcap: 2 }, mask: 'causal' },
+  'Attention of opset 23, K and V joined and repeated before it': { attention: { kind: 'joined' }, mask: 'causal' },
+  'Attention of opset 23, K and V joined before it, a scale': { attention: { kind: 'joined', scale: 0.3 }, mask: 'causal', kvHeads: 4 },
 };
 
 for (const [name, form] of Object.entries(forms)) {
