@@ -291,6 +291,7 @@ export class Sequence {
     if (slots !== sequence.#owner.memory.slots) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner: 'KvCache', option: 'sequence', expected: 'a sequence of this cache', received: sequence,
+        hint: 'It belongs to another cache.',
       });
     }
     return sequence.#check();

@@ -183,7 +183,9 @@ export function readRequest(
 ) {
   const path = index === undefined ? '' : `requests[${index}]`;
   const prefix = index === undefined ? '' : `${path}.`;
-  if (options === undefined) readOptions(owner, null, spec, path); // a missing request, not one without options
+  if (options === undefined) {
+    throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option: path || 'request', expected: 'an object', received: options });
+  }
   checkSamplerOptions(owner, options, prefix);
   const { tokenizer: pieces, ...read } = readOptions(owner, options, spec, path);
   const { items } = read;
