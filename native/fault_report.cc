@@ -26,7 +26,7 @@ struct FaultReport::Region {
   std::vector<TensorSpan> tensors;
   std::vector<uint64_t> numbers;  // of the tensors, for the text
   uint64_t page_bytes;
-  uint64_t max_token_bytes;
+  uint64_t common_bytes;
   uint64_t max_tokens;
   const int32_t* rows;
   std::atomic<bool> is_open{true};
@@ -93,7 +93,7 @@ void FaultReport::Handler::Print(const Region& region, size_t reservation, uint6
           region.tensors[tensor].offset_bytes + region.tensors[tensor].bytes <= in_token))
     tensor += 1;
   const auto rows = static_cast<uint64_t>(region.rows[slot]);
-  const uint64_t tokens = std::min(rows * region.page_bytes / region.max_token_bytes, region.max_tokens);
+  const uint64_t tokens = std::min(rows * region.page_bytes / region.common_bytes, region.max_tokens);
   Line line;
   line << "virtual-kv: native code used ";
   line.Address(address) << ", where there is no memory: `cache.tensors[" << region.numbers[tensor] << "]`, slot "
@@ -144,7 +144,7 @@ Status FaultReport::Open(const KvCache& cache, std::span<const TensorSpan> tenso
                        .tensors = {tensors.begin(), tensors.end()},
                        .numbers = {},
                        .page_bytes = layout.page_bytes(),
-                       .max_token_bytes = 0,
+                       .common_bytes = layout.common_bytes(),
                        .max_tokens = layout.max_tokens(),
                        .rows = rows};
   for (size_t k = 0; k < tensors.size(); ++k)
@@ -153,7 +153,6 @@ Status FaultReport::Open(const KvCache& cache, std::span<const TensorSpan> tenso
     const uint64_t begin = cache.address(i);
     region_->ranges.push_back(
         {begin, begin + layout.ReservationBytes(i), layout.StripeBytes(i), layout.token_bytes(i)});
-    region_->max_token_bytes = std::max(region_->max_token_bytes, layout.token_bytes(i));
   }
   region_->next = Handler::first.load();
   Handler::first.store(region_, std::memory_order_release);

@@ -98,7 +98,7 @@ export class Slots {
     this.count = slots;
     this.sequences = sequences;
     this.#layout = layout;
-    this.#tokenBytes = layout.maxTokenBytes;
+    this.#tokenBytes = layout.commonTokenBytes;
     this.#pageBytes = layout.pageBytes;
     this.#fences = fences;
     this.rows = new Int32Array(slots);
@@ -333,8 +333,8 @@ export class SlotMemory {
   readonly views: SlotViews;
   /** Failures that no call can report. */
   readonly background: BackgroundErrors;
-  /** How tokens fall into groups of rows, the rows of the prefix index. */
-  readonly groups: RowArithmetic;
+  /** How tokens fall into rows. */
+  readonly arithmetic: RowArithmetic;
   /** Every tensor on this worker, in layer order, K before V. */
   readonly tensors: readonly Tensor[];
 
@@ -357,7 +357,7 @@ export class SlotMemory {
     this.views = views;
     this.background = background;
     this.#isScrubbed = isScrubbed;
-    this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * layout.groupRows });
+    this.arithmetic = rowArithmetic({ tokenBytes: layout.commonTokenBytes, pageBytes: layout.pageBytes });
     const addresses = this.natives.flatMap((of, index) =>
       Array.from({ length: layout.sets[index]!.reservations.count }, (_, reservation) => of.address(reservation)));
     this.tensors = Object.freeze(layout.tensors.map((tensor) => Object.freeze({
@@ -378,10 +378,10 @@ export class SlotMemory {
     for (let set = 0; set < this.natives.length; set += 1) {
       const native = this.natives[set]!;
       native.synchronize();
-      const lateErrors = this.#newsOfAll[set]![cacheNews.lateErrors]!;
-      if (lateErrors === this.#lateErrors[set]) continue;
-      this.background.addOfMapper(native.mapperState(), this.#lateErrors[set]!);
-      this.#lateErrors[set] = lateErrors;
+      if (this.#newsOfAll[set]![cacheNews.lateErrors] === this.#lateErrors[set]) continue;
+      const state = native.mapperState(); // may have met more since
+      this.background.addOfMapper(state, this.#lateErrors[set]!);
+      this.#lateErrors[set] = state.lateErrors;
     }
   }
 

@@ -55,7 +55,7 @@ export class WindowSet {
     this.isQuarantined = isQuarantined;
     this.earmarkedRows = new Int32Array(rows.length);
     this.sharedRows = new Int32Array(rows.length);
-    this.#tokenBytes = layout.maxTokenBytes;
+    this.#tokenBytes = layout.commonTokenBytes;
     this.#pageBytes = pageBytes;
     this.#numbers = new Int32Array(3 * rows.length);
   }

@@ -94,7 +94,7 @@ export class CachedTexts {
 
   /** Tokens that fill a row that can be shared; 0: a token has more than a row. */
   get tokensPerRow(): number {
-    return this.#memory.groups.tokensIn(1);
+    return this.#memory.arithmetic.tokensIn(1);
   }
 
   /** A failure that no call can throw. */
@@ -194,7 +194,7 @@ export class CachedTexts {
     for (const slot of slots) tokens.leave(slot);
     const below = this.tiers?.drop(scope); // before the driver may refuse something
     try {
-      const rows = this.#cached.drop(scope) * this.#memory.layout.groupRows;
+      const rows = this.#cached.drop(scope);
       tokens.endDropped();
       const { blocks = 0, unreachedTiers = [] } = await below ?? {};
       return { rows, sequences, tierBlocks: blocks, unreachedTiers };
@@ -209,7 +209,7 @@ export class CachedTexts {
    */
   reset(preempt: boolean): number {
     const { tiers } = this;
-    const { layout, slots } = this.#memory;
+    const { slots } = this.#memory;
     const cached = this.#cached;
     const usersNow = (): number[] =>
       Array.from({ length: slots.count }, (_, slot) => slot).filter((slot) => cached.tokens.of(slot) !== undefined);
@@ -227,6 +227,6 @@ export class CachedTexts {
       tiers?.selections.end(slot);
     }
     for (const slot of users) if (cached.tokens.of(slot) !== undefined) cached.forgetLater(slot);
-    return cached.clear() * layout.groupRows;
+    return cached.clear();
   }
 }

@@ -93,7 +93,7 @@ function readPass(pass: PassArrays): PassArrays {
   const wrong = (): Error => createError('KV_INVALID_OPTION', {
     reason: 'type', ...place, expected: 'a prepared batch, or a pass of a scheduler', received: pass,
   });
-  if (typeof pass !== 'object' || pass === null) throw wrong();
+  if (typeof pass !== 'object' || pass === null || pass instanceof Batch) throw wrong(); // the prototype of batches
   const { length, ...arrays } = withoutRevoked(pass, place, () => {
     const { length, slots, positions, tokenCounts, starts } = pass;
     return { length, slots, positions, tokenCounts, starts };

@@ -115,7 +115,7 @@ export function unclosedCache({ memory, closeMemory, closeSide, ownsPool }: Cach
 }
 
 const noRows = {
-  maxTokenBytes: 0, pagesPerRow: 0, rowBytes: 0, tokensPerRow: Infinity, maxRows: 0, groupRows: 1,
+  commonTokenBytes: 0, pagesPerRow: 0, rowBytes: 0, tokensPerRow: Infinity, maxRows: 0,
   rowsFor: () => 0, pagesFor: () => 0, pagesBetween: () => 0, pagesIn: () => 0, usedBytes: () => 0,
 };
 
@@ -182,9 +182,7 @@ function openParts(
   for (const { cover } of side.all) index.listen(cover);
   const tokens = new SequenceTokens(memory, registry, index, side);
   const choice = new SlotChoice(memory, registry);
-  const statistics = new PrefixStatistics({
-    recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows: layout.groupRows,
-  });
+  const statistics = new PrefixStatistics(options === 'off' ? 1 : options.recentRequests);
   const finished = options === 'off' || options.tiers.length === 0 ? undefined : new FinishedTexts();
   const cached = new CachedRows(memory, {
     registry, tokens, choice, finished, onDropped: (dropped) => statistics.dropped(dropped),
@@ -270,25 +268,22 @@ interface OpenIndex {
   readonly selected: { of: SelectedOf };
 }
 
-/** The index of the cache's groups of rows. With `off` it holds nothing after a release, and shares only what forks. */
+/** The index of the cache's rows. With `off` it holds nothing after a release, and shares only what forks. */
 function openIndex(
-  options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, background, pool }: SlotMemory,
+  options: ReadPrefixCacheOptions | 'off', cache: object, { layout, arithmetic, background, pool }: SlotMemory,
 ): OpenIndex {
   const hashSeed = randomInt(2 ** 48 - 1);
   const selected: OpenIndex['selected'] = { of: () => undefined };
   if (options === 'off') {
-    const index = new PrefixIndex({ arithmetic: groups, poolRows: 0, hashSeed });
+    const index = new PrefixIndex({ arithmetic, poolRows: 0, hashSeed });
     return { index, encoder: new PromptEncoder({ index }), events: undefined, texts: [], selected };
   }
   const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
-  const toGroups = (rows: number): number => (rows === Infinity ? rows : Math.floor(rows / layout.groupRows));
-  const bounds = {
-    poolRows: toGroups(Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes))), tenantRows: toGroups(tenantRows),
-  };
   const index = new PrefixIndex({
-    arithmetic: groups, ...bounds, policy, endValues, now, hashSeed,
+    arithmetic, poolRows: Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes)), tenantRows,
+    policy, endValues, now, hashSeed,
     selected: (domain, extent) => selected.of(domain, extent),
-    budgetRows: () => Math.floor(pool.memoryBudgetBytes / pool.pageBytes) / layout.pagesFor(layout.groupRows),
+    budgetRows: () => Math.floor(pool.memoryBudgetBytes / pool.pageBytes) / layout.pagesPerRow,
     onPolicyFailure: (error) => background.report(error),
   });
   const texts: TextSource[] = [index];

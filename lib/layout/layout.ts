@@ -131,10 +131,10 @@ export function computeLayout(options: LayoutOptions): Layout {
   const reservations: ReservationSpec[] = [];
   const groups: (readonly number[])[] = [];
   const laidOut = sets.map((set) => {
-    const { need, tensors, option } = set;
+    const { need, tensors } = set;
     const chosen: ChosenLayout = need.kind === 'full'
       ? chooseFullLayout(set.layout ?? layout, tensors, specs, slot, memoryBudgetBytes)
-      : chooseLayout(set.layout ?? 'auto', need, tensors, specs, slot, option);
+      : chooseLayout(set.layout ?? 'auto', need, tensors, specs, slot);
     const own = groupByReservation(chosen.layout, set.tensors, specs);
     const first = groups.length;
     for (const group of own) groups.push(group);
@@ -147,7 +147,7 @@ export function computeLayout(options: LayoutOptions): Layout {
     const rows = rowLayout(reservations.slice(first, first + count), first, slot);
     return {
       ...need, layers, ...chosen, tensors, reservations: { first, count }, ...rows,
-      ...needLayout(need, rows.maxTokenBytes, slot),
+      ...needLayout(need, rows.commonTokenBytes, slot),
     };
   });
 

@@ -129,13 +129,13 @@ export class RaisedTexts {
    */
   #withRoom(blocks: readonly StoredBlock[], cachedTokens: number, most: number): readonly StoredBlock[] {
     const { room } = this.#cached.index;
-    const { groups, layout, pool } = this.#memory;
-    const [rowsBefore, pagesBefore] = [groups.rowsFor(cachedTokens), layout.pagesFor(layout.rowsFor(cachedTokens))];
+    const { arithmetic, layout, pool } = this.#memory;
+    const [rowsBefore, pagesBefore] = [arithmetic.rowsFor(cachedTokens), layout.pagesFor(layout.rowsFor(cachedTokens))];
     const freePages = pool.obtainablePages() - this.#cached.evictablePages();
     return firstOf(blocks, most, (
       block,
     ) => this.#mayStay(block) && layout.pagesFor(layout.rowsFor(block.to)) - pagesBefore <= freePages
-      && room.hasRoom(groups.rowsFor(block.to) - rowsBefore));
+      && room.hasRoom(arithmetic.rowsFor(block.to) - rowsBefore));
   }
 
   /** The first of the blocks, `most` at most, that are worth the room of other text. */

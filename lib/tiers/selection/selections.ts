@@ -91,9 +91,9 @@ export class Selections {
 
   /** The most tokens, no more than `tokens`, that end with a row. */
   #wholeRowTokens(tokens: number): number {
-    const { groups } = this.#memory;
+    const { arithmetic } = this.#memory;
     let whole = tokens;
-    while (whole > 0 && groups.wholeRows(whole) < groups.rowsFor(whole)) whole -= 1;
+    while (whole > 0 && arithmetic.wholeRows(whole) < arithmetic.rowsFor(whole)) whole -= 1;
     return whole;
   }
 }
