@@ -95,7 +95,7 @@ void FaultReport::Handler::Print(const Region& region, size_t reservation, uint6
   const auto rows = static_cast<uint64_t>(region.rows[slot]);
   const uint64_t tokens = std::min(rows * region.page_bytes / region.common_bytes, region.max_tokens);
   Line line;
-  line << "virtual-kv: native code wrote to ";
+  line << "virtual-kv: native code used ";
   line.Address(address) << ", where there is no memory: `cache.tensors[" << region.numbers[tensor] << "]`, slot "
                         << slot << ", token " << token << ". Slot " << slot << " has memory for " << tokens
                         << " tokens. Call `cache.prepare` before kernels write tokens, and use none of a sequence "

@@ -48,7 +48,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ path, version, latestVersion }) => version < latestVersion
       ? `${printable(path)} was written by an earlier version of this package (format ${version}; this one has ` +
-        `${latestVersion}). Nothing was changed: delete the folder, since what a cache keeps can be computed again, ` +
+        `${latestVersion}). Nothing was changed: delete the folder, whose text can be computed again, ` +
         'or name another directory.'
       : `${printable(path)} was written by a later version of this package (format ${version}; this one has ` +
         `${latestVersion}). Nothing was changed; update the package, or name another directory.`,
@@ -58,7 +58,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     recovery: 'retry',
     template: ({ path, call, ...status }) =>
       `The disk refused \`${call}\` for the store at ${printable(path)}${status.status ? `: ${statusText({ call, ...status })}` : ''}. ` +
-      'What was not on disk for good is dropped; store it again, and check the disk if this repeats.',
+      'Blocks that were not yet safe on disk are dropped; store them again, and check the disk if this repeats.',
   },
   KV_TIER_UNREACHABLE: {
     class: 'KvError',
@@ -79,7 +79,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     class: 'KvError',
     recovery: 'none',
     template: ({ tier, key, problem }) =>
-      `A block of the tier \`${printable(tier)}\` is not what was stored: the value of \`${printable(key)}\` ${problem}. It counts as absent and ` +
+      `A block of the tier \`${printable(tier)}\` is damaged: the value of \`${printable(key)}\` ${problem}. It counts as absent and ` +
       'will be computed again.',
   },
   KV_TIER_STALLED: {
@@ -87,7 +87,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ tiers, calls, timeoutMs }) =>
       `Closing waits for ${formatCount('call', calls)} of the ${tiers.length === 1 ? 'tier' : 'tiers'} ${formatList(tiers.map((name) => `\`${printable(name)}\``), 'and')}, which ` +
-      `answered nothing for ${formatNumber(timeoutMs)} ms. What was to be stored may be missing there. Have \`close\` of the tier end what is running, or raise \`prefixCache.tierCloseTimeoutMs\`.`,
+      `answered nothing for ${formatNumber(timeoutMs)} ms. Text that was about to be stored may be missing there. Have \`close\` of the tier end its running calls, or raise \`prefixCache.tierCloseTimeoutMs\`.`,
   },
 };
 
@@ -98,7 +98,7 @@ function remedy({ statusName }: ErrorDetails['KV_STORE_UNAVAILABLE']): string {
     case 'ENOTDIR': return 'A file is in its place; name a directory.';
     case 'EACCES': case 'EPERM': case 'EROFS': return 'Give this process the right to write there, or name another directory.';
     case 'ENOSPC': case 'EDQUOT': return 'Free space on that file system, or name another directory.';
-    case 'EMFILE': case 'ENFILE': return 'Raise the limit of open files (`ulimit -n`), or use larger segments.';
+    case 'EMFILE': case 'ENFILE': return 'Raise the limit of open files (`ulimit -n`).';
     default: return 'Check the disk, or name another directory.';
   }
 }

@@ -37,8 +37,8 @@ export interface PrefixLookup {
    */
   readonly cachedTokens: number;
   /**
-   * Tokens that it will find once running sequences have computed what they are at: waiting for them may be cheaper
-   * than computing the same twice. Equal to `cachedTokens` when none does.
+   * Tokens that it will find once running sequences have computed them: waiting may be cheaper than computing the same
+   * tokens twice. Equal to `cachedTokens` when no sequence computes any.
    */
   readonly pendingTokens: number;
   /**
@@ -47,8 +47,8 @@ export interface PrefixLookup {
    */
   readonly demotedTokens: number;
   /**
-   * Where the prompt lies, stretch by stretch: on the device, in tiers, in several of them. What lies nowhere is left
-   * out.
+   * Where the prompt lies, stretch by stretch: on the device, in tiers, in several of them. Tokens that are stored
+   * nowhere are left out.
    */
   readonly stretches: readonly TextPlace[];
 }
@@ -62,7 +62,7 @@ export interface PrefixDrop {
   /** Blocks that tiers were known to have, or were about to get. */
   readonly tierBlocks: number;
   /**
-   * Tiers that are out of service or whose stores did not take note, by name: what they have of it may be found again.
+   * Tiers that are out of service or whose stores did not take note, by name: text in them may be found again.
    */
   readonly unreachedTiers: readonly string[];
 }

@@ -43,8 +43,8 @@ export interface CacheCounts {
    */
   readonly reclaimablePages: number;
   /**
-   * Pages that could be earmarked now for prompts without a cached prefix, all of them together: what is free, not
-   * created yet, or reclaimable, also from other caches of the pool, less what is earmarked already.
+   * Pages that could be earmarked now for prompts without a cached prefix, all of them together: pages that are free,
+   * not created yet, or reclaimable, also from other caches of the pool, less those that are earmarked already.
    */
   readonly admissiblePages: number;
   /**

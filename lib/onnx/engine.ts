@@ -139,6 +139,6 @@ function checkShape({ layers, maxTokens }: DecoderGraph, { tensors, driver, layo
     }
   }
   if (maxTokens !== undefined && layout.maxTokens > maxTokens) {
-    refuse(`one of at most ${formatNumber(maxTokens)} tokens (\`maxTokens\`), which the graph has positions for`, layout.maxTokens, 'Open it with fewer.');
+    refuse(`one of at most ${formatNumber(maxTokens)} tokens (\`maxTokens\`), which the graph has positions for`, layout.maxTokens, `Open it with \`maxTokens: ${maxTokens}\` or less.`);
   }
 }

@@ -60,9 +60,9 @@ export interface GenerationRequest extends Prompt {
    */
   readonly handOver?: boolean | readonly string[] | undefined;
   /**
-   * What the engine needs for this request beside its tokens, as `EnginePass.inputs`: rows that the stage before has
-   * handed over, or those of an image. It must follow from tokens, items, tenant, salt and adapter, as K and V do:
-   * requests that are alike in these share what was computed. Default: undefined.
+   * Data for the engine beside the request's tokens, as `EnginePass.inputs`: rows that the stage before has handed
+   * over, or those of an image. It must follow from tokens, items, tenant, salt and adapter, since requests that are
+   * alike in these share K and V. Default: undefined.
    */
   readonly input?: unknown;
   /**
@@ -72,14 +72,14 @@ export interface GenerationRequest extends Prompt {
    */
   readonly releaseInput?: (() => void) | undefined;
   /**
-   * Loads only important tokens of what tiers have of its prompt: sooner, and the answer is not exact
-   * (docs/importance.md). What is on the device is used whole, and where tiers have no more the answer is exact
-   * (`result.selection` says). Needs an engine with `canSelect`, `caching` `read-write` or `read`, and neither `needs`
-   * nor `handOver`. Default: none.
+   * Loads only the important tokens of the prompt's text in tiers: sooner, and the answer is not exact
+   * (docs/importance.md). Text on the device is used whole; where tiers have no more, the answer is exact
+   * (`result.selection` is undefined). Needs an engine with `canSelect`, `caching` `read-write` or `read`, and neither
+   * `needs` nor `handOver`. Default: none.
    */
   readonly selection?: SelectionOptions | undefined;
   /**
-   * For an `order` of your own, which sees it as `OrderedRequest.orderValue`: what a client has paid, say. Default:
+   * For an `order` of your own, which sees it as `OrderedRequest.orderValue`, for example a client's price. Default:
    * undefined.
    */
   readonly orderValue?: unknown;
@@ -183,7 +183,11 @@ export function readRequest(
 ) {
   const path = index === undefined ? '' : `requests[${index}]`;
   const prefix = index === undefined ? '' : `${path}.`;
-  if (options === undefined) readOptions(owner, null, spec, path); // a missing request, not one without options
+  if (options === undefined) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner, option: path || 'request', expected: 'an object', received: options,
+    });
+  }
   checkSamplerOptions(owner, options, prefix);
   const { tokenizer: pieces, ...read } = readOptions(owner, options, spec, path);
   const { items } = read;
