@@ -239,6 +239,7 @@ function openNative(
   const options = {
     pageBytes, slots, maxTokens, scrub: read.scrub !== 'off', mapper: read.mapper === 'background' ? mapper ?? true : false,
     faultNames: Float64Array.from(process.env['VKV_DEBUG'] && pool.driver.kind === 'host' ? set.tensors : []),
+    faultSet: layout.sets.indexOf(set),
     tokenBytes: Float64Array.from(reservations, ({ tokenBytes }) => tokenBytes),
     tensors: Float64Array.from(set.tensors.map((index) => layout.tensors[index]!).flatMap(
       ({ reservation, offsetBytes, tokenBytes }) => [reservation - first, offsetBytes, tokenBytes])),
