@@ -96,15 +96,11 @@ export class TextPlaces {
 
   /** Why each tier lacks the block of the text that has the token `at`. */
   #absences(domain: PrefixDomain, text: Int32Array, at: number): Record<string, BlockAbsence> {
-    const { keys } = this.#tiers;
-    const { blockTokens } = keys;
+    const { keys, keys: { blockTokens }, names } = this.#tiers;
     const start = at - at % blockTokens;
-    let key = this.#tiers.rootOf(domain);
-    for (let from = 0; from < start; from += blockTokens) {
-      key = keys.key(key, text, from, blockTokens, this.#tiers.names);
-    }
     const count = Math.min(blockTokens, text.length - start);
-    key = keys.key(key, text, start, count, this.#tiers.names);
+    const parent = keys.ofText(domain, text.subarray(0, start), names).at(-1) ?? this.#tiers.rootOf(domain);
+    const key = keys.key(parent, text, start, count, names);
     return Object.fromEntries(
       this.#tiers.all.map((open) => [open.tier.name, this.#absence(open, key, count === blockTokens)]));
   }

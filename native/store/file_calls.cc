@@ -61,6 +61,10 @@ int FileCalls::Open(const std::string& path, int flags, int& file) const {
 
 void FileCalls::Close(int file) const { close(file); }
 
+void FileCalls::ReadAhead(int file, uint64_t bytes) const {
+  (void)posix_fadvise(file, 0, static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+}
+
 int FileCalls::Read(int file, std::span<const iovec> parts, uint64_t offset, size_t& moved) const {
   moved = 0;
   const FileFaults::Verdict verdict = Before(FileCall::kRead);
