@@ -1,7 +1,7 @@
 // Reads tiers from options: ours, and objects of the user's that implement `Tier`.
 
 import { createError } from '../base/errors.js';
-import { withoutRevoked, type Field, type FieldPlace } from '../base/options.js';
+import type { Field, FieldPlace } from '../base/options.js';
 import { tierKeepings, type Tier } from './tier.js';
 
 const methods = ['open', 'put', 'get', 'remove', 'statistics', 'close'] as const;
@@ -9,7 +9,7 @@ const methods = ['open', 'put', 'get', 'remove', 'statistics', 'close'] as const
 /** A Tier. Throws KV_INVALID_OPTION for anything without its members. */
 export const tierField: Field<Tier> = (value, place) => {
   const missing = typeof value === 'object' && value !== null
-    ? withoutRevoked(value, place, () => missingIn(value as Partial<Tier>))
+    ? missingIn(value as Partial<Tier>)
     : 'any member of one';
   if (missing === undefined) return value as Tier;
   throw createError('KV_INVALID_OPTION', {
