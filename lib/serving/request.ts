@@ -9,7 +9,7 @@ import type { KvCache } from '../kv-cache/kv-cache.js';
 import { selectionField, type SelectionOptions } from '../tiers/selection/selected-text.js';
 import {
   abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readArray, readIterable, readOptions, string,
-  text, withDefault, withoutRevoked, type Field, type OptionsOf,
+  text, withDefault, type Field, type OptionsOf,
 } from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { AnswerTokenizer, TokenPieces } from './answer-text.js';
@@ -115,7 +115,7 @@ const tokenizerField: Field<() => TokenPieces> = (value, place) => {
       reason: 'type', ...place, expected: 'a tokenizer with `pieces()`', received: value,
     });
   }
-  const pieces = piecesOf(withoutRevoked(value, place, () => (value as Partial<AnswerTokenizer>).pieces), {
+  const pieces = piecesOf((value as Partial<AnswerTokenizer>).pieces, {
     ...place, option: `${place.option}.pieces`,
   });
   return () => Reflect.apply(pieces, value, []);
@@ -218,8 +218,7 @@ export function readRequest(
 /** Throws KV_UNKNOWN_OPTION, which suggests the sampler that was meant. */
 function checkSamplerOptions(owner: string, options: object | null, prefix: string): void {
   if (typeof options !== 'object' || options === null) return;
-  const place = { owner, option: prefix === '' ? 'options' : prefix.slice(0, -1) };
-  const name = withoutRevoked(options, place, () => samplerOptions.find((option) => Object.hasOwn(options, option)));
+  const name = samplerOptions.find((option) => Object.hasOwn(options, option));
   if (name === undefined) return;
   const value: unknown = (options as Readonly<Record<string, unknown>>)[name];
   const option = name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());

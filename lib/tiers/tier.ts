@@ -8,7 +8,7 @@
 // before V, a stripe of [tokens, heads, dim], one behind the other.
 
 import { createError } from '../base/errors.js';
-import { withoutRevoked, type Field, type FieldPlace } from '../base/options.js';
+import type { Field, FieldPlace } from '../base/options.js';
 
 /** A block as every tier describes it. */
 export interface BlockRecord {
@@ -242,7 +242,7 @@ const methods = ['open', 'put', 'get', 'remove', 'statistics', 'close'] as const
 /** A Tier. Throws KV_INVALID_OPTION for anything without its members. */
 export const tierField: Field<Tier> = (value, place) => {
   const missing = typeof value === 'object' && value !== null
-    ? withoutRevoked(value, place, () => missingIn(value as Partial<Tier>))
+    ? missingIn(value as Partial<Tier>)
     : 'any member of one';
   if (missing === undefined) return value as Tier;
   throw createError('KV_INVALID_OPTION', {
