@@ -24,8 +24,8 @@ export interface AnswerOptions {
   readonly logprobs: Logprobs | undefined;
   /** Parts the text of a chat; undefined: it is the answer as it is. */
   readonly chatText: ChatText | undefined;
-  /** What stands before the answer: its prompt, where that is asked for. */
-  readonly echo: AnswerPart | undefined;
+  /** What stands before the answer: its prompt, where that is asked for. Rejects as a request does. */
+  readonly echo: Promise<AnswerPart> | undefined;
   /** Whether no token was asked for: the one that is computed is not shown. */
   readonly isEmpty: boolean;
 }
@@ -35,7 +35,7 @@ export class Answer {
   readonly logprobs: Logprobs | undefined;
   readonly #stream: TokenStream;
   readonly #chatText: ChatText | undefined;
-  readonly #echo: AnswerPart | undefined;
+  readonly #echo: Promise<AnswerPart> | undefined;
   readonly #isEmpty: boolean;
   #tokens = 0;
   #finishReason: FinishWord | undefined;
@@ -71,7 +71,7 @@ export class Answer {
 
   /** Its parts as they come, none of them empty. Throws what ended the request. */
   async *parts(): AsyncGenerator<AnswerPart, void, undefined> {
-    if (this.#echo !== undefined) yield this.#echo;
+    if (this.#echo !== undefined) yield await this.#echo;
     let given = 0;
     const partOf = (deltas: readonly ChatDelta[]): AnswerPart => {
       const logProbabilities = this.#stream.logProbabilities?.slice(given) ?? [];

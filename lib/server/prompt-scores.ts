@@ -11,16 +11,14 @@ export type ServedRequest = GenerationRequest & { readonly tokens: readonly numb
 const mostParts = 8;
 const leastTokens = 8;
 
-/**
- * [token of the prompt]; NaN of the first, before which nothing stands. Rejects as a request does, and with
- * KV_QUEUE_FULL.
- */
+/** [token of the prompt]; NaN of the first, before which nothing stands. Rejects as a request does. */
 export async function scorePrompt(
   scheduler: OnlineScheduler, request: ServedRequest,
 ): Promise<readonly TokenLogProbability[]> {
-  const { tokens } = request;
+  const { tokens, signal } = request;
   const scored = tokens.length - 1;
-  const room = Math.max(1, scheduler.maxWaiting - scheduler.waitingRequests);
+  while (scheduler.waitingRequests >= scheduler.maxWaiting) await scheduler.queueFree({ signal });
+  const room = scheduler.maxWaiting - scheduler.waitingRequests;
   const parts = Math.min(mostParts, room, Math.ceil(scored / leastTokens));
   const start = (part: number): number => 1 + Math.floor(scored * part / parts);
   const streams: TokenStream[] = [];

@@ -74,12 +74,14 @@ export class Submission {
     const requests = tokens.map(
       (each, at) => this.#requestOf(each, parameters, { choice: at * parameters.n, startMs, openings, ...asking }),
     );
-    const echoes = parameters.echo ? await this.#echoes(prompts, requests) : [];
     const answers: Answer[] = [];
     try {
       for (const [at, request] of requests.entries()) {
         const deadlineMs = this.#leftMs(parameters, startMs);
-        for (const stream of this.#options.scheduler.submitAnswers({ ...request, deadlineMs }, parameters.n)) {
+        const streams = this.#options.scheduler.submitAnswers({ ...request, deadlineMs }, parameters.n);
+        const echo = parameters.echo ? this.#echoOf(prompts[at]!, request) : undefined;
+        echo?.catch(() => {}); // it is told where the answer is read, which may have failed before
+        for (const stream of streams) {
           const logprobs = letter === undefined ? undefined : new Logprobs({ kind, tokenizer, letter });
           const chatText = kind === 'text' ? undefined
             : new ChatText({
@@ -87,7 +89,7 @@ export class Submission {
               mostCalls: parameters.mostCalls, mustCall: parameters.mustCall,
             });
           answers.push(new Answer({
-            index: answers.length, stream, logprobs, chatText, echo: echoes[at], isEmpty: parameters.max_tokens === 0,
+            index: answers.length, stream, logprobs, chatText, echo, isEmpty: parameters.max_tokens === 0,
           }));
         }
       }
@@ -203,19 +205,16 @@ export class Submission {
     return text.trimEnd().endsWith('<think>');
   }
 
-  /** The prompts as the beginnings of their answers, with log-probabilities where these are asked for. */
-  async #echoes(prompts: readonly Prompt[], requests: readonly ServedRequest[]): Promise<readonly AnswerPart[]> {
+  /** A prompt as the beginning of its answers, with log-probabilities where these are asked for. */
+  async #echoOf(prompt: Prompt, request: ServedRequest): Promise<AnswerPart> {
     const { scheduler, tokenizer } = this.#options;
-    return Promise.all(requests.map(async (request, at) => {
-      const prompt = prompts[at];
-      const pieces = tokenizer.pieces();
-      const content = typeof prompt === 'string' ? prompt
-        : request.tokens.map((token) => pieces.push(token)).join('') + pieces.end();
-      return {
-        deltas: [{ content }],
-        logProbabilities: request.logProbabilities === undefined ? [] : await scorePrompt(scheduler, request),
-      };
-    }));
+    const pieces = tokenizer.pieces();
+    const content = typeof prompt === 'string' ? prompt
+      : request.tokens.map((token) => pieces.push(token)).join('') + pieces.end();
+    return {
+      deltas: [{ content }],
+      logProbabilities: request.logProbabilities === undefined ? [] : await scorePrompt(scheduler, request),
+    };
   }
 }
 

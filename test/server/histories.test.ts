@@ -166,9 +166,12 @@ test('a prompt is echoed, with how likely its tokens were', (t) => withServer(t,
   t.regex(streamed, /^data: .*"text":"abc".*"tokens":\["a","b","c"\],"token_logprobs":\[null,/);
 }));
 
-test('a stream has its headers at once, and comments while nothing comes', (t) => withServer(t, { commentMs: 5 }, async (world) => {
+test('a stream has its headers at once, and comments while nothing comes', (t) => withServer(t, { commentMs: 5, answers: 'logits' }, async (world) => {
   world.engine.hold();
-  for (const [path, body] of [['/v1/completions', { prompt: 'abc' }], ['/v1/chat/completions', { messages: [user] }]] as const) {
+  for (const [path, body] of [
+    ['/v1/completions', { prompt: 'abc' }], ['/v1/completions', { prompt: 'abc', echo: true, logprobs: 1 }],
+    ['/v1/chat/completions', { messages: [user] }],
+  ] as const) {
     const response = await world.post(path, { ...body, max_tokens: 3, stream: true });
     const reader = response.body!.getReader();
     let text = '';
