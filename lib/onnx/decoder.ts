@@ -7,9 +7,10 @@ import { readFile } from 'node:fs/promises';
 
 import type { Dtype } from '../base/dtypes.js';
 import { createError, isKvError } from '../base/errors.js';
-import { integer, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
+import { boolean, integer, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
 import type { KvCache, ModelShape } from '../index.js';
 import { attendable } from '../kernels/kernel-layers.js';
+import { layerSetsOf } from '../layout/layer-set-shape.js';
 import { modelError } from '../llama/model-error.js';
 import { maskWindows } from './causal-mask.js';
 import { planDecoder, writeDecoder, type DecoderGraph, type DecoderPlan } from './decoder-graph.js';
@@ -31,6 +32,11 @@ export interface OnnxDecoderOptions {
 export interface OnnxModelOptions {
   /** Type of K and V in the cache: `float32`, `float16` or `bfloat16`. Default: the graph's. */
   readonly dtype?: Dtype | undefined;
+  /**
+   * Whether layers with windows let go of what no token sees any more (docs/layer-sets.md); the cache then needs `prefixCache: 'off'`.
+   * Default false: every layer keeps all tokens.
+   */
+  readonly slides?: boolean | undefined;
 }
 
 /** Where and how a graph is computed. @internal */
@@ -105,7 +111,9 @@ export class OnnxDecoder {
    * KV_UNKNOWN_OPTION, KV_INVALID_OPTION.
    */
   model(options: OnnxModelOptions = {}): ModelShape {
-    const { dtype } = readOptions('OnnxDecoder.model', options, { dtype: withDefault(oneOf(attendable), this.#graph.dtype) });
+    const { dtype, slides } = readOptions('OnnxDecoder.model', options, {
+      dtype: withDefault(oneOf(attendable), this.#graph.dtype), slides: withDefault(boolean, false),
+    });
     const { layers } = this.#graph;
     const [first] = layers;
     const areAlike = layers.every(({ kvHeads, dim, valueDim }) => kvHeads === first!.kvHeads && dim === first!.dim && valueDim === first!.valueDim);
@@ -113,6 +121,9 @@ export class OnnxDecoder {
       layers: layers.length, kvHeads: first!.kvHeads, headDim: first!.dim, valueHeadDim: first!.valueDim, dtype,
       identity: this.#identity,
       ...areAlike ? {} : { layerShapes: layers.map(({ kvHeads, dim, valueDim }) => ({ kvHeads, headDim: dim, valueHeadDim: valueDim })) },
+      ...slides && layers.some(({ window }) => window > 0) ? {
+        layerSets: layerSetsOf(layers.map(({ window }) => ({ kind: window > 0 ? 'window' : 'full', tokens: window }))),
+      } : {},
     };
   }
 

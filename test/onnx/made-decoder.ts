@@ -26,6 +26,8 @@ export interface DecoderForm {
   /** Attributes of every attention node. */
   readonly floats?: Readonly<Record<string, number>>;
   readonly integers?: Readonly<Record<string, number>>;
+  /** By layer: `local_window_size`; 0: all tokens. */
+  readonly windows?: readonly number[];
   readonly hasSinks?: boolean;
   /** What is added to the scores: the causal mask with that of padding; the same of a window; distances, which are no mask. */
   readonly mask?: 'causal' | 'windowed' | 'distances';
@@ -52,7 +54,7 @@ export interface MadeDecoder {
 export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
   const {
     layers = 2, hidden = 64, intermediate = 2 * hidden, heads = 4, kvHeads = given.attention === 'multi-head' ? 4 : 2, dim = 16, vocabulary = 96, positions = 512,
-    attention = 'grouped', isPacked = false, rotary = attention === 'grouped' ? 'inside' : 'outside', floats = {}, integers = {}, hasSinks = false,
+    attention = 'grouped', isPacked = false, rotary = attention === 'grouped' ? 'inside' : 'outside', floats = {}, integers = {}, windows = [], hasSinks = false,
     mask, maskWindow = 8, isMaskBoolean = false, isHalf = false, isQuantized = false, accuracyLevel = 0, logitCap, keepsLogits = false, more = {},
   } = given;
   const random = new Random(seed);
@@ -160,7 +162,7 @@ export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
       while (from.at(-1) === '') from.pop();
       add('GroupQueryAttention', from, [at('attended'), ...present], {
         domain: 'com.microsoft', floats,
-        integers: { num_heads: heads, kv_num_heads: kvHeads, do_rotary: isInside ? 1 : 0, rotary_interleaved: rotary === 'neighbours' ? 1 : 0, ...integers },
+        integers: { num_heads: heads, kv_num_heads: kvHeads, do_rotary: isInside ? 1 : 0, rotary_interleaved: rotary === 'neighbours' ? 1 : 0, local_window_size: windows[layer] || -1, ...integers },
       });
     } else {
       add('MultiHeadAttention', [q, k, v, '', '', mask === undefined ? '' : 'mask', ...past], [at('attended'), ...present], {
