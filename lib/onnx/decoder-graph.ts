@@ -54,8 +54,11 @@ export function planDecoder(bytes: Uint8Array, source: string): DecoderPlan {
   return { graph, source, layers };
 }
 
-/** Writes the decoder. `windows`: by mask, how many tokens it lets one see; 0: all. Throws KV_MODEL_INVALID. */
-export function writeDecoder({ graph, source, layers }: DecoderPlan, windows: ReadonlyMap<string, number>): DecoderGraph {
+/**
+ * Writes the decoder. `windows`: by mask, how many tokens it lets one see; 0: all. `file`: the name of the graph's file, where large tensors stay;
+ * without it they are copied. Throws KV_MODEL_INVALID.
+ */
+export function writeDecoder({ graph, source, layers }: DecoderPlan, windows: ReadonlyMap<string, number>, file = ''): DecoderGraph {
   const logits = graph.outputs.find(({ name }) => name === 'logits');
   if (logits?.dims?.length !== 3) throw modelError(`${source} has no output "logits" of three dimensions. Export it as a decoder with a past.`);
   const attention = new Map(layers.map((layer, index) => [layer.node, attentionNodesOf(layer, index, windows.get(layer.mask) ?? 0)]));
@@ -71,7 +74,7 @@ export function writeDecoder({ graph, source, layers }: DecoderPlan, windows: Re
   if (vocabularyTokens === undefined) throw modelError(`${source} does not say how many tokens its vocabulary has. Export it with the shape of "logits".`);
   return {
     bytes: writeGraph(graph, {
-      nodes: needed.nodes, inputs: all.map(({ name, kind, type, rank }) => makeValue(name, type, dimsOf(kind, rank))),
+      file, nodes: needed.nodes, inputs: all.map(({ name, kind, type, rank }) => makeValue(name, type, dimsOf(kind, rank))),
       outputs: [makeValue('logits', elements.float32, [1, 'rows', vocabularyTokens])],
     }),
     inputs: all, layers: layers.map(({ node: _node, ...layer }) => ({ ...layer, window: narrowest(layer.window, windows.get(layer.mask) ?? 0) })),

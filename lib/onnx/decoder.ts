@@ -6,7 +6,7 @@ import * as path from 'node:path';
 import { readFile } from 'node:fs/promises';
 
 import type { Dtype } from '../base/dtypes.js';
-import { createError } from '../base/errors.js';
+import { createError, isKvError } from '../base/errors.js';
 import { boolean, integer, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
 import type { KvCache, ModelShape } from '../index.js';
 import { attendable } from '../kernels/kernel-layers.js';
@@ -44,6 +44,8 @@ export interface OnnxPlace {
   readonly library: string;
   /** Of files beside the graph; '': there are none. */
   readonly folder: string;
+  /** The graph's own file in `folder`; '': it was given by its bytes. */
+  readonly file: string;
   /** 0: one per processor. */
   readonly threads: number;
 }
@@ -70,9 +72,9 @@ export class OnnxDecoder {
   }
 
   /**
-   * Reads a `.onnx` file, puts the cache's attention in the place of its own, and opens it on a thread. Weights in files beside it stay
-   * there. Rejects with KV_MODEL_INVALID, which names the node that cannot be computed, before a weight is read; KV_ONNX_UNAVAILABLE without an
-   * onnxruntime since 1.20; KV_ONNX_FAILED when that refuses the graph; KV_UNKNOWN_OPTION, KV_INVALID_OPTION.
+   * Reads a `.onnx` file, puts the cache's attention in the place of its own, and opens it on a thread. Weights stay in their files, which must
+   * not change before `close`. Rejects with KV_MODEL_INVALID, which names the node that cannot be computed, before a weight is read;
+   * KV_ONNX_UNAVAILABLE without an onnxruntime since 1.20; KV_ONNX_FAILED when that refuses the graph; KV_UNKNOWN_OPTION, KV_INVALID_OPTION.
    */
   static async open(file: string, options: OnnxDecoderOptions = {}): Promise<OnnxDecoder> {
     string(file, { owner: 'OnnxDecoder.open', option: 'file' });
@@ -82,16 +84,20 @@ export class OnnxDecoder {
     });
     const plan = planDecoder(bytes, file);
     const folder = path.dirname(path.resolve(file));
-    return OnnxDecoder.openPlan(plan, { library: read.library ?? findLibrary(), folder, threads: read.threads });
+    return OnnxDecoder.openPlan(plan, { library: read.library ?? findLibrary(), folder, file: path.basename(file), threads: read.threads });
   }
 
   /** Opens a graph that was read. Rejects as `open`. @internal */
-  static async openPlan(read: DecoderPlan, { library, folder, threads }: OnnxPlace): Promise<OnnxDecoder> {
+  static async openPlan(read: DecoderPlan, { library, folder, file, threads }: OnnxPlace): Promise<OnnxDecoder> {
     const plan = { ...read, layers: await measureUnfused(read, { library, folder }) };
-    const graph = writeDecoder(plan, await maskWindows(plan, { library, folder }));
+    const windows = await maskWindows(plan, { library, folder });
+    const graph = writeDecoder(plan, windows, file);
     const identity = graphDigest(plan.graph, folder);
-    const ownThreads = threads || availableParallelism();
-    const session = await OnnxSession.open({ library, folder, threads: ownThreads, model: graph.bytes });
+    const open = (model: Uint8Array): Promise<OnnxSession> => OnnxSession.open({ library, folder, threads: threads || availableParallelism(), model });
+    const session = await open(graph.bytes).catch((error: unknown) => {
+      if (file === '' || !isKvError(error, 'KV_ONNX_FAILED')) throw error;
+      return open(writeDecoder(plan, windows).bytes); // 1.20 looks for files beside the program, not beside the graph
+    });
     return new OnnxDecoder({ ...graph, bytes: new Uint8Array(0) }, session, identity);
   }
 

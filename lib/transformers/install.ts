@@ -151,13 +151,14 @@ export class TransformersMemory {
     }
   }
 
-  async #openSession({ plan, folder }: Plan, options: SessionOptions | undefined): Promise<DecoderSession> {
+  async #openSession({ plan, folder, file }: Plan, options: SessionOptions | undefined): Promise<DecoderSession> {
     const { slots, maxTokens, dtype, threads, prefillTokensPerStep, waitMs, prefixCache } = this.#options;
     const { runtime, library } = this.#found;
     checkOutputs(plan);
     const decoder = await OnnxDecoder.openPlan(plan, {
       library,
       folder,
+      file,
       threads: options?.intraOpNumThreads ?? threads,
     });
     try {
@@ -222,6 +223,8 @@ interface Plan {
   readonly plan: DecoderPlan;
   /** Of files beside the graph; '': there are none. */
   readonly folder: string;
+  /** The graph's own; '': it was given by its bytes. */
+  readonly file: string;
 }
 
 /** A decoder with a past; undefined for another model. Throws KV_MODEL_INVALID for one that cannot be rewritten. */
@@ -237,6 +240,7 @@ async function readPlan(model: unknown, options: SessionOptions | undefined): Pr
   return {
     plan: planDecoder(bytes, source),
     folder: typeof model === 'string' ? path.dirname(path.resolve(model)) : '',
+    file: typeof model === 'string' ? path.basename(model) : '',
   };
 }
 
