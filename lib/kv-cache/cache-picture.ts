@@ -1,7 +1,7 @@
 // CachePicture: what a cache looks like at one moment, for pages and terminals that watch it: each slot as runs of rows
-// with their sharers, and the rows that it maps in layer sets with windows; pages by use, cached rows by age. Made only when it is asked for, by one crossing, from numbers
-// that are there anyway; its size and the time it takes are bounded whatever the cache has. Numbers only: no text, no
-// tokens, no tenants.
+// with their sharers, and the rows that it maps in layer sets with windows; pages by use, cached rows by age. Made only
+// when it is asked for, by one crossing, from numbers that are there anyway; its size and the time it takes are bounded
+// whatever the cache has. Numbers only: no text, no tokens, no tenants.
 
 import type { PoolCounts } from '../device/page-pool.js';
 import type { CachedRows } from '../cache/cached-rows.js';
@@ -121,7 +121,8 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
     const state = numbers.state[slot]!;
     const rows = numbers.rows[slot]!;
     if (state === slotStates.idle) idlePages += layout.pagesBetween(cached.contentRows(slot), rows);
-    if (numbers.isTransfer(slot) || (state === slotStates.idle && rows === 0)) continue; // idle: no window has rows
+    // Of an idle slot no window has rows.
+    if (numbers.isTransfer(slot) || (state === slotStates.idle && rows === 0)) continue;
     slots.push({
       slot, state: stateNames[state]!, generation: numbers.generation[slot]!, length: numbers.length[slot]!,
       prepared: numbers.prepared[slot]!,
@@ -139,7 +140,8 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
     },
     pool: counts,
     pages: { running: Math.max(0, counts.mappedPages - cachedPages - idlePages), cached: cachedPages, idle: idlePages },
-    slots, windows: windows.all.map(windowOf), age: { bounds: ageBounds, rows: rows.map((groups) => groups * layout.groupRows), requests },
+    slots, windows: windows.all.map(windowOf),
+    age: { bounds: ageBounds, rows: rows.map((groups) => groups * layout.groupRows), requests },
   };
 }
 
