@@ -4,15 +4,10 @@ namespace vkv {
 
 void KeptRows::Keep(RowId id, std::span<const PageId> pages) {
   if (id >= by_id_.size()) by_id_.resize(id + 1);
-  std::vector<PageId>& kept = by_id_[id];
-  if (kept.empty() && !pages.empty()) ++count_;
-  if (pages.size() < kept.size()) {
-    pool_.Give(std::span(kept).subspan(pages.size()));
-    kept.resize(pages.size());
-  }
-  const std::span<const PageId> more = pages.subspan(kept.size());
-  pool_.Share(more);
-  kept.insert(kept.end(), more.begin(), more.end());
+  pool_.Share(pages);
+  Drop(id);
+  by_id_[id].assign(pages.begin(), pages.end());
+  ++count_;
 }
 
 void KeptRows::Drop(RowId id) {
@@ -28,9 +23,7 @@ std::span<const PageId> KeptRows::pages(RowId id) const {
 }
 
 void KeptRows::Collect(std::vector<PageId>& pages) const {
-  for (const std::vector<PageId>& kept : by_id_)
-    for (const PageId page : kept)
-      if (page != kNoPage) pages.push_back(page);
+  for (const std::vector<PageId>& kept : by_id_) pages.insert(pages.end(), kept.begin(), kept.end());
 }
 
 void KeptRows::DropAll() {

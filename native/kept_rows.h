@@ -1,8 +1,7 @@
-// KeptRows: groups of rows that are kept under a number because their content may be used again, whether or not a slot
-// maps them. It holds one reference to each of their pages and decides nothing: TypeScript assigns the numbers and
+// KeptRows: rows that are kept under a number because their content may be used again, whether or not a slot maps them.
+// It holds one reference to each of their pages and decides nothing: TypeScript assigns the numbers and
 // decides what is kept and dropped.
 //
-// A group that is not full may be kept with the rows that hold tokens, and with more or fewer of them later.
 // Threads: the owner's thread only. Makes no driver call and cannot fail.
 #ifndef VKV_KEPT_ROWS_H_
 #define VKV_KEPT_ROWS_H_
@@ -24,17 +23,16 @@ class KeptRows {
  public:
   explicit KeptRows(PagePool& pool) : pool_(pool) {}
 
-  // Keeps exactly `pages`, the pages of the group's first rows, [row, reservation]: pages not yet kept get a reference,
-  // and kept pages not among them lose theirs.
+  // Keeps the pages of a row, and no others under that number.
   void Keep(RowId id, std::span<const PageId> pages);
   // Drops the references; nothing if there are none.
   void Drop(RowId id);
-  // Pages of a group, [row, reservation]; empty when it is not kept.
+  // Pages of a row, reservation by reservation; empty when it is not kept.
   std::span<const PageId> pages(RowId id) const;
 
-  // Groups kept now.
+  // Rows kept now.
   uint64_t count() const { return count_; }
-  // Appends every page, once per group that has it.
+  // Appends every page, once per row that has it.
   void Collect(std::vector<PageId>& pages) const;
   void DropAll();
 

@@ -10,8 +10,6 @@ KvCache::KvCache(std::shared_ptr<PagePool> pool, Layout layout, bool scrub)
     : pool_(std::move(pool)),
       scrub_(scrub),
       ranges_(*pool_, std::move(layout)),
-      group_rows_(static_cast<int32_t>(
-          std::min(ranges_.layout().GroupRows(), std::max<uint64_t>(1, ranges_.layout().MaxRows())))),
       kept_(*pool_),
       slots_(ranges_.layout().slots()) {
   changed_.reserve(slots_.size());
@@ -32,7 +30,7 @@ KvCache::~KvCache() { (void)Close(); }
 CacheCounters KvCache::counters() const {
   std::lock_guard lock(mutex_);
   CacheCounters counters = counters_;
-  counters.kept_groups = kept_.count();
+  counters.kept_rows = kept_.count();
   return counters;
 }
 
@@ -137,7 +135,7 @@ Status KvCache::Unmap(const RowRun& run, const DriverScope& scope, std::vector<S
 }
 
 void KvCache::CountUnmapped(const RowRun& run) {
-  const uint64_t rows = run.to - run.from, pages = layout().PagesBetween(run.from, run.to);
+  const uint64_t rows = run.to - run.from, pages = layout().PagesOf(rows);
   counters_.unmapped_rows += rows;
   counters_.unmaps += pages;
   counters_.mapped_rows -= rows;
@@ -163,16 +161,12 @@ Status KvCache::Verify(uint64_t& pages_in_use) const {
   for (const StrandedRun& run : stranded_) uses.insert(uses.end(), run.pages.begin(), run.pages.end());
   for (size_t k = 0; k < slots_.size(); ++k) {
     const Slot& slot = slots_[k];
-    const size_t before = uses.size();
-    for (const PageId page : slot.pages)
-      if (page != kNoPage) uses.push_back(page);
-    const uint64_t pages = uses.size() - before;
+    uses.insert(uses.end(), slot.pages.begin(), slot.pages.end());
     const auto rows = static_cast<uint64_t>(slot.rows - slot.first);
-    if (slot.first < 0 || slot.first > slot.rows || slot.pages.size() != rows * layout().reservations() ||
-        pages != layout().PagesBetween(slot.first, slot.rows))
-      return Fail(Code::kInternal, "pages of a slot", static_cast<int64_t>(k), static_cast<int64_t>(pages));
+    if (slot.first < 0 || slot.first > slot.rows || slot.pages.size() != layout().PagesOf(rows))
+      return Fail(Code::kInternal, "pages of a slot", static_cast<int64_t>(k), static_cast<int64_t>(slot.pages.size()));
     mapped_rows += rows;
-    mapped_pages += pages;
+    mapped_pages += slot.pages.size();
   }
   if (mapped_rows != counters_.mapped_rows || mapped_pages != counters_.mapped_pages)
     return Fail(Code::kInternal, "mapped pages", static_cast<int64_t>(mapped_pages),

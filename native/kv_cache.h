@@ -3,7 +3,7 @@
 //
 // Invariants: a slot maps the rows [first, rows), and has exactly the pages Layout says for them, mapped and accessible
 // in every reservation; an empty one has first = rows. `first` is 0 until the slot slides. Each page is referred to
-// once per slot that maps it, and once more while its group is kept. A slot that someone works on is busy; only its
+// once per slot that maps it, and once more while its row is kept. A slot that someone works on is busy; only its
 // holder touches its pages. A slot in which the driver refused an undo is quarantined: what it left mapped is kept
 // aside, and it is not used again. Threads: any. The mutex guards the slots' records; it is not held across driver
 // calls (Close alone excepted: no other thread is left). Waiting happens only in Hold, for a slot the other thread
@@ -38,30 +38,29 @@ struct GrowCommand {
 // Rows that a slot no longer needs in front, and those that it needs next.
 struct SlideCommand {
   int32_t slot;
-  int32_t first;  // where it begins then, which ends a group; no effect where it begins there or later
+  int32_t first;  // where it begins then; no effect where it begins there or later
   int32_t rows;   // what it lacks of the rows before this gets the pages that go, as far as they reach
 };
 
-// The first rows of a group of a slot, kept as `id`.
+// A row of a slot, kept as `id`.
 struct KeepCommand {
   int32_t slot;
-  int32_t group;
+  int32_t row;
   RowId id;
-  int32_t rows;
 };
 
 struct CopyCommand {
   int32_t slot;
-  int32_t group;
-  int32_t from_slot;  // one that maps the group at the same place, or -1: it is kept as `id`
+  int32_t row;
+  int32_t from_slot;  // one that maps the row at the same place, or -1: it is kept as `id`
   RowId id;
-  uint64_t tokens;  // of the slot, from its start: those of them that are in the group are copied
+  uint64_t tokens;  // of the slot, from its start: those of them that are in the row are copied
   // With `from_slot`: queued there, behind what that slot's rows wait for. Without: done when the call returns.
   std::optional<Stream> stream;
 };
 
-// Kept groups that come behind a slot's rows, which end where group `from` begins. Only the last may lack rows.
-struct KeptGroups {
+// Kept rows that come behind a slot's rows, which end at row `from`.
+struct KeptRun {
   int32_t from;
   std::span<const int32_t> ids;
 };
@@ -70,18 +69,18 @@ struct KeptGroups {
 struct AdmitCommand {
   int32_t slot;
   std::optional<Tenant> tenant;     // as Assign; none: whose it was
-  KeptGroups groups;                // mapped behind its rows
+  KeptRun kept;                     // mapped behind its rows
   int32_t rows;                     // the rows it shall have then: what it lacks gets pages of its own
   int32_t earmarked_rows;           // as Earmark
   std::optional<CopyCommand> copy;  // into rows of its own
 };
 
-// A slot that gets pages of its own for a group.
+// A slot that gets pages of its own for a row.
 struct DetachCommand {
   int32_t slot;
-  int32_t group;
-  uint64_t tokens;    // of the slot, from its start: those of them that are in the group are copied
-  int32_t from_slot;  // another one that maps the group: the copy is queued on `stream`; -1: done when the call returns
+  int32_t row;
+  uint64_t tokens;    // of the slot, from its start: those of them that are in the row are copied
+  int32_t from_slot;  // another one that maps the row: the copy is queued on `stream`; -1: done when the call returns
   Stream stream;
 };
 
@@ -116,7 +115,7 @@ struct CacheCounters {
   uint64_t mapped_rows = 0;        // now
   uint64_t mapped_pages = 0;       // now, each mapping counted
   uint64_t quarantined_slots = 0;  // now
-  uint64_t kept_groups = 0;        // now
+  uint64_t kept_rows = 0;          // now
 };
 
 class KvCache {
@@ -147,10 +146,10 @@ class KvCache {
   // pages that go are set aside again before another thread can take them. Where too few come free, since others refer
   // to them, and the pool has none either, it loses its last rows.
   //
-  // A failure ends the call: slots before that one have slid, those behind are as before. kInternal, before any driver
-  // call: `first` ends no group. Unmapping was refused: the slot is as before; where the undo was too, the rows before
-  // `first` are gone and it is in quarantine. Mapping was refused: it has slid, and the pages went to the pool; where
-  // the undo was too, it is in quarantine, with the rows that are left.
+  // A failure ends the call: slots before that one have slid, those behind are as before. Unmapping was refused: the
+  // slot is as before; where the undo was too, the rows before `first` are gone and it is in quarantine. Mapping was
+  // refused: it has slid, and the pages went to the pool; where the undo was too, it is in quarantine, with the rows
+  // that are left.
   Status Slide(std::span<const SlideCommand> commands);
   // Sets pages aside until the slot has `rows` rows, counted from its first one (fewer than now: drops the earmark,
   // which always succeeds). kOutOfPages changes nothing.
@@ -158,16 +157,16 @@ class KvCache {
   // The slot's next content belongs to `tenant`; scrubs mapped rows of another one if the cache scrubs.
   Status Assign(int32_t slot, Tenant tenant);
 
-  // Sharing works on groups of rows (Layout::GroupRows; one row in most models). All from the owner's thread.
+  // Sharing: all from the owner's thread.
 
-  // Keeps groups of mapped rows under their numbers, whatever the slots do later; again with more rows when a group has
-  // grown, or with fewer. All of them, or none: kInternal when one is not mapped, or its number is kMostRowIds or more.
+  // Keeps mapped rows under their numbers, whatever the slots do later. All of them, or none: kInternal when one is not
+  // mapped, or its number is kMostRowIds or more.
   Status Keep(std::span<const KeepCommand> commands);
   // Ends it: pages that no slot maps are free.
   void Drop(std::span<const int32_t> ids);
-  // Maps kept groups behind the slot's rows, which end at a group. Earmarked pages that this saves are free again.
+  // Maps kept rows behind the slot's rows. Earmarked pages that this saves are free again.
   // On failure nothing has changed.
-  Status Alias(int32_t slot, const KeptGroups& groups);
+  Status Alias(int32_t slot, const KeptRun& kept);
   // Gives the slot all of the command, or nothing: on failure rows, pages and earmarks are as before; only when the
   // driver refuses the undo, the slot is in quarantine, with the rows it had. kOutOfPages comes before any driver call.
   // What was scrubbed for the tenant stays scrubbed. Pre: the copy's tokens lie in rows of its own.
@@ -176,9 +175,9 @@ class KvCache {
   // set aside that this saves are free again. kInternal: the slot is not empty, or `from_slot` does not reach from
   // there to `rows`. On failure as Admit.
   Status ShareRows(int32_t from_slot, int32_t slot, int32_t rows);
-  // Copies a group's first tokens into rows that are the slot's alone. On failure nothing is queued any more,
-  // and those rows hold anything.
-  Status CopyGroup(const CopyCommand& command);
+  // Copies a row's first tokens into a row that is the slot's alone. On failure nothing is queued any more, and that
+  // row holds anything.
+  Status CopyRow(const CopyCommand& command);
   // Writes whole tokens of a cache with one reservation, from plain memory with `source_bytes` bytes; done when it
   // returns. Pre: no queued work uses those tokens. kInternal, before anything is written, when a slot has no rows for
   // its tokens or the source is too short; after the driver's failure those tokens hold anything.
@@ -194,10 +193,9 @@ class KvCache {
   Status CheckTokens(int32_t slot, uint64_t from, uint64_t to) const;
   // Where the first mapped byte of a slot lies in its part of a reservation.
   uint64_t FirstByte(int32_t slot, size_t reservation) const;
-  // Gives the slot pages of its own for those rows of a group that hold the command's tokens; does nothing where the
-  // slot alone refers to their pages. Pre: no queued work uses
-  // its rows there. On failure all is as before; only when the driver refuses the undo, the rows from there on are gone
-  // and the slot is in quarantine.
+  // Gives the slot pages of its own for a row; does nothing where the slot alone refers to its pages. Pre: no queued
+  // work uses its row there. On failure all is as before; only when the driver refuses the undo, the rows from there on
+  // are gone and the slot is in quarantine.
   Status Detach(const DetachCommand& command);
 
   // Writes rows, quarantine (0 or 1) and, unless that is empty, first rows of every slot that changed since the last
@@ -211,7 +209,7 @@ class KvCache {
 
  private:
   struct Slot {
-    std::vector<PageId> pages;  // [row from `first` on, reservation], kNoPage where a row adds none
+    std::vector<PageId> pages;  // from row `first` on, as in a RowRun
     int32_t first = 0;
     int32_t rows = 0;            // where they end
     int32_t earmarked_rows = 0;  // pages are set aside until it has so many from `first` on
@@ -229,13 +227,13 @@ class KvCache {
   void MarkChanged(int32_t slot);         // pre: locked
   // Where the pages of a row begin in those of its slot.
   ptrdiff_t IndexOf(const Slot& slot, int32_t row) const {
-    return static_cast<ptrdiff_t>(row - slot.first) * static_cast<ptrdiff_t>(layout().reservations());
+    return static_cast<ptrdiff_t>(row - slot.first) * static_cast<ptrdiff_t>(layout().row_pages());
   }
   // Of the pages set aside for the slot, those of rows before `to`.
   uint64_t EarmarkedPages(const Slot& slot, int32_t to = INT32_MAX) const;
 
   Status AssignHeld(int32_t slot, Tenant tenant);
-  Status SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run);
+  Status SharedRun(int32_t slot, const KeptRun& kept, RowRun& run);
   Status AdmitHeld(const AdmitCommand& command, const RowRun& shared);
   Status MapAndFill(const AdmitCommand& command, const RowRun& run, const RowRun& own,
                     std::vector<StrandedRun>& stranded);
@@ -256,7 +254,7 @@ class KvCache {
   Status UnmapStranded();
   Status CheckPut(const char* call, std::span<const PutCommand> commands, uint64_t source_bytes) const;
   Status FetchOne(uint64_t to, uint64_t from, uint64_t bytes, const FetchSource& source);
-  Status CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens, std::optional<Stream> queued);
+  Status CopyTokens(int32_t to_slot, int32_t from_slot, int32_t row, uint64_t tokens, std::optional<Stream> queued);
   Status FillQueued(const DetachCommand& command, const RowRun& shared, const RowRun& fresh, Tenant tenant,
                     bool& is_swapped);
   Status ClearScratch();
@@ -269,7 +267,6 @@ class KvCache {
   const std::shared_ptr<PagePool> pool_;
   const bool scrub_;
   RowRanges ranges_;
-  const int32_t group_rows_;
   KeptRows kept_;  // the owner's thread only
 
   // What the cache waits for runs on a stream of its own: waiting for it is not waiting for an engine's work, and the

@@ -1,4 +1,4 @@
-// Kept groups of a KvCache, and how a slot gets them, with rows of its own and pages earmarked: all of it or nothing.
+// Kept rows of a KvCache, and how a slot gets them, with rows of its own and pages earmarked: all of it or nothing.
 
 #include <algorithm>
 
@@ -7,20 +7,15 @@
 namespace vkv {
 
 Status KvCache::Keep(std::span<const KeepCommand> commands) {
-  const auto end_of = [this](const KeepCommand& command) {
-    return command.group * group_rows_ + std::min(command.rows, group_rows_);
-  };
   std::lock_guard lock(mutex_);
-  for (const KeepCommand& command : commands) {
-    const int32_t from = command.group * group_rows_, to = end_of(command);
-    const Slot& slot = slots_[command.slot];
-    if (command.id >= kMostRowIds || from < slot.first || to <= from || to > slot.rows)
-      return Fail(Code::kInternal, "Keep", command.slot, command.group);
+  for (const auto& [slot_index, row, id] : commands) {
+    const Slot& slot = slots_[slot_index];
+    if (id >= kMostRowIds || row < slot.first || row >= slot.rows)
+      return Fail(Code::kInternal, "Keep", slot_index, row);
   }
-  for (const KeepCommand& command : commands) {
-    const Slot& slot = slots_[command.slot];
-    const ptrdiff_t from = IndexOf(slot, command.group * group_rows_);
-    kept_.Keep(command.id, std::span(slot.pages).subspan(from, IndexOf(slot, end_of(command)) - from));
+  for (const auto& [slot_index, row, id] : commands) {
+    const Slot& slot = slots_[slot_index];
+    kept_.Keep(id, std::span(slot.pages).subspan(IndexOf(slot, row), layout().row_pages()));
   }
   return Ok();
 }
@@ -29,13 +24,13 @@ void KvCache::Drop(std::span<const int32_t> ids) {
   for (const int32_t id : ids) kept_.Drop(static_cast<RowId>(id));
 }
 
-Status KvCache::Alias(int32_t slot, const KeptGroups& groups) {
+Status KvCache::Alias(int32_t slot, const KeptRun& kept) {
   int32_t earmarked_rows = 0;
   {
     std::lock_guard lock(mutex_);
     earmarked_rows = slots_[slot].earmarked_rows;
   }
-  return Admit({slot, std::nullopt, groups, 0, earmarked_rows, std::nullopt});
+  return Admit({slot, std::nullopt, kept, 0, earmarked_rows, std::nullopt});
 }
 
 Status KvCache::Admit(const AdmitCommand& command) {
@@ -44,7 +39,7 @@ Status KvCache::Admit(const AdmitCommand& command) {
     VKV_RETURN_IF_ERROR(Hold(lock, command.slot));
   }
   RowRun shared;
-  Status status = SharedRun(command.slot, command.groups, shared);
+  Status status = SharedRun(command.slot, command.kept, shared);
   if (status.ok()) status = AdmitHeld(command, shared);
   std::lock_guard lock(mutex_);
   LetGo(command.slot);
@@ -73,24 +68,21 @@ Status KvCache::ShareRows(int32_t from_slot, int32_t slot_index, int32_t rows) {
   return status;
 }
 
-// Pages of kept groups, behind the slot's rows; an empty slot begins where they do. Pre: the slot is held.
-Status KvCache::SharedRun(int32_t slot, const KeptGroups& groups, RowRun& run) {
-  const size_t width = layout().reservations();
+// Pages of kept rows, behind the slot's rows; an empty slot begins where they do. Pre: the slot is held.
+Status KvCache::SharedRun(int32_t slot, const KeptRun& kept, RowRun& run) {
   {
     std::lock_guard lock(mutex_);
-    const bool begins = slots_[slot].rows == slots_[slot].first && !groups.ids.empty();
-    run.from = run.to = begins ? groups.from * group_rows_ : slots_[slot].rows;
+    const bool begins = slots_[slot].rows == slots_[slot].first && !kept.ids.empty();
+    run.from = run.to = begins ? kept.from : slots_[slot].rows;
     run.slot = slot;
   }
-  if (!groups.ids.empty() && run.from != groups.from * group_rows_)
-    return Fail(Code::kInternal, "Alias", slot, run.from);
-  run.pages.reserve(groups.ids.size() * width * group_rows_);
-  for (const int32_t id : groups.ids) {
+  if (!kept.ids.empty() && run.from != kept.from) return Fail(Code::kInternal, "Alias", slot, run.from);
+  run.pages.reserve(layout().PagesOf(kept.ids.size()));
+  for (const int32_t id : kept.ids) {
     const std::span<const PageId> pages = kept_.pages(static_cast<RowId>(id));
-    // Only the last group may lack rows, and each must be there.
-    if (pages.empty() || run.to % group_rows_ != 0) return Fail(Code::kInternal, "Alias", slot, id);
+    if (pages.empty()) return Fail(Code::kInternal, "Alias", slot, id);
     run.pages.insert(run.pages.end(), pages.begin(), pages.end());
-    run.to += static_cast<int32_t>(pages.size() / width);
+    run.to += 1;
   }
   if (run.to > static_cast<int64_t>(layout().MaxRows())) return Fail(Code::kInternal, "Alias", slot, run.to);
   return Ok();
@@ -108,9 +100,8 @@ Status KvCache::AdmitHeld(const AdmitCommand& command, const RowRun& shared) {
     earmarked = EarmarkedPages(slot);
     first = slot.rows == slot.first ? shared.from : slot.first;
   }
-  const uint64_t taken = layout().PagesBetween(own.from, own.to);
-  const uint64_t needed =
-      taken + layout().PagesBetween(own.to, std::max<int64_t>(own.to, int64_t{first} + command.earmarked_rows));
+  const uint64_t taken = layout().PagesOf(own.to - own.from);
+  const uint64_t needed = taken + layout().PagesBetween(own.to, int64_t{first} + command.earmarked_rows);
   const uint64_t more = needed > earmarked ? needed - earmarked : 0;
   VKV_RETURN_IF_ERROR(pool_->Earmark(more));
   Status status = TakePages(std::span(&own, 1), taken);
@@ -140,7 +131,7 @@ Status KvCache::AdmitHeld(const AdmitCommand& command, const RowRun& shared) {
   slot.first = first;
   slot.pages.insert(slot.pages.end(), run.pages.begin(), run.pages.end());
   slot.rows = run.to;
-  const uint64_t aliased = layout().PagesBetween(shared.from, shared.to);
+  const uint64_t aliased = shared.pages.size();
   counters_.aliased_rows += shared.to - shared.from;
   counters_.alias_maps += aliased;
   counters_.foreground_rows += own.to - own.from;
@@ -163,7 +154,7 @@ Status KvCache::MapAndFill(const AdmitCommand& command, const RowRun& run, const
   VKV_RETURN_IF_ERROR(scope.status());
   VKV_RETURN_IF_ERROR(ranges_.Map(run, stranded));
   Status status = Scrub(own, tenant);
-  if (status.ok() && command.copy) status = CopyGroup(*command.copy);
+  if (status.ok() && command.copy) status = CopyRow(*command.copy);
   if (!status.ok()) ranges_.Unwind(run, layout().reservations(), stranded);
   return status;
 }

@@ -1,4 +1,4 @@
-// Copies of groups within a KvCache and of tokens into it, and the scratch slot in which pages are read or filled that
+// Copies of rows within a KvCache and of tokens into it, and the scratch slot in which pages are read or filled that
 // are in no slot.
 
 #include <algorithm>
@@ -8,24 +8,23 @@
 
 namespace vkv {
 
-Status KvCache::CopyGroup(const CopyCommand& command) {
+Status KvCache::CopyRow(const CopyCommand& command) {
   if (command.from_slot >= 0) {
     DriverScope scope(pool_->driver());
     VKV_RETURN_IF_ERROR(scope.status());
-    return CopyTokens(command.slot, command.from_slot, command.group, command.tokens, command.stream);
+    return CopyTokens(command.slot, command.from_slot, command.row, command.tokens, command.stream);
   }
   const std::span<const PageId> pages = kept_.pages(static_cast<RowId>(command.id));
-  if (pages.empty()) return Fail(Code::kInternal, "CopyGroup", command.slot, command.id);
-  const RowRun run{
-      kScratchSlot, 0, static_cast<int32_t>(pages.size() / layout().reservations()), {pages.begin(), pages.end()}};
+  if (pages.empty()) return Fail(Code::kInternal, "CopyRow", command.slot, command.id);
+  const RowRun run{kScratchSlot, 0, 1, {pages.begin(), pages.end()}};
   return InScratch(run,
-                   [&] { return CopyTokens(command.slot, kScratchSlot, command.group, command.tokens, std::nullopt); });
+                   [&] { return CopyTokens(command.slot, kScratchSlot, command.row, command.tokens, std::nullopt); });
 }
 
-// Copies the group's tokens before `tokens`, counted from the start of a slot: on `queued` if it is given, else on the
+// Copies the row's tokens before `tokens`, counted from the start of a slot: on `queued` if it is given, else on the
 // cache's own stream, until they are there. After a failure nothing of it is queued any more. One call per reservation.
-// A token that the group shares with the one before has its first bytes there. The scratch slot has one group.
-Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, uint64_t tokens,
+// A token that the row shares with the one before has its first bytes there. The scratch slot has one row.
+Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t row, uint64_t tokens,
                            std::optional<Stream> queued) {
   Driver& driver = pool_->driver();
   Stream stream = 0;
@@ -34,15 +33,13 @@ Status KvCache::CopyTokens(int32_t to_slot, int32_t from_slot, int32_t group, ui
   } else {
     VKV_RETURN_IF_ERROR(OwnStream(stream));
   }
-  const int32_t row = group * group_rows_;
   const int32_t to_row = to_slot == kScratchSlot ? 0 : row;
   const int32_t from_row = from_slot == kScratchSlot ? 0 : row;
   uint64_t copied = 0;
   Status status;
   for (size_t i = 0; i < layout().reservations(); ++i) {
-    const uint64_t start = layout().PagesAfter(row, i) * layout().page_bytes();
-    const uint64_t group_end = layout().PagesAfter(row + group_rows_, i) * layout().page_bytes();
-    const uint64_t end = std::min(tokens * layout().token_bytes(i), group_end);
+    const uint64_t start = row * layout().row_bytes(i);
+    const uint64_t end = std::min(tokens * layout().token_bytes(i), start + layout().row_bytes(i));
     if (end <= start) continue;
     status = driver.Copy(ranges_.RowAddress(to_slot, to_row, i), ranges_.RowAddress(from_slot, from_row, i),
                          end - start, stream);
@@ -69,7 +66,7 @@ Status KvCache::CheckTokens(int32_t slot, uint64_t from, uint64_t to) const {
 
 uint64_t KvCache::FirstByte(int32_t slot, size_t reservation) const {
   std::lock_guard lock(mutex_);
-  return layout().PagesAfter(slots_[static_cast<size_t>(slot)].first, reservation) * layout().page_bytes();
+  return slots_[static_cast<size_t>(slot)].first * layout().row_bytes(reservation);
 }
 
 Status KvCache::CheckPut(const char* call, std::span<const PutCommand> commands, uint64_t source_bytes) const {

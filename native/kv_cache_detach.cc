@@ -21,15 +21,13 @@ Status KvCache::Detach(const DetachCommand& command) {
     Lock lock(mutex_);
     VKV_RETURN_IF_ERROR(Hold(lock, slot_index));
     const Slot& slot = slots_[slot_index];
-    const int32_t from = command.group * group_rows_;
-    const int32_t end = std::min(from + group_rows_, static_cast<int32_t>(layout().RowsFor(command.tokens)));
-    shared = RunOf(slot_index, from, from < slot.first ? from : std::min(end, slot.rows));
+    const int32_t row = command.row;
+    shared = RunOf(slot_index, row, row < slot.first || row >= slot.rows ? row : row + 1);
     tenant = slot.tenant;
   }
   Status status;
-  if (shared.to <= shared.from) status = Fail(Code::kInternal, "Detach", slot_index, command.group);
-  const bool is_own =
-      std::ranges::none_of(shared.pages, [this](PageId page) { return page != kNoPage && pool_->is_shared(page); });
+  if (shared.to <= shared.from) status = Fail(Code::kInternal, "Detach", slot_index, command.row);
+  const bool is_own = std::ranges::none_of(shared.pages, [this](PageId page) { return pool_->is_shared(page); });
   if (status.ok() && is_own) {
     std::lock_guard lock(mutex_);
     LetGo(slot_index);
@@ -42,10 +40,10 @@ Status KvCache::Detach(const DetachCommand& command) {
     if (command.from_slot >= 0) {
       status = FillQueued(command, shared, fresh, tenant, is_swapped);
     } else {
-      const RowRun scratch{kScratchSlot, 0, fresh.to - fresh.from, fresh.pages};
+      const RowRun scratch{kScratchSlot, 0, 1, fresh.pages};
       status = InScratch(scratch, [&] {
         VKV_RETURN_IF_ERROR(Scrub(scratch, tenant));
-        return CopyTokens(kScratchSlot, slot_index, command.group, command.tokens, std::nullopt);
+        return CopyTokens(kScratchSlot, slot_index, command.row, command.tokens, std::nullopt);
       });
       if (status.ok()) status = Swap(shared, fresh, is_swapped);
     }
@@ -68,7 +66,7 @@ Status KvCache::FillQueued(const DetachCommand& command, const RowRun& shared, c
   VKV_RETURN_IF_ERROR(scope.status());
   VKV_RETURN_IF_ERROR(Swap(shared, fresh, is_swapped));
   Status status = Scrub(fresh, tenant);
-  if (status.ok()) status = CopyTokens(command.slot, command.from_slot, command.group, command.tokens, command.stream);
+  if (status.ok()) status = CopyTokens(command.slot, command.from_slot, command.row, command.tokens, command.stream);
   if (status.ok()) return status;
   SwapBack(shared, fresh);
   is_swapped = false;
@@ -123,7 +121,7 @@ void KvCache::LoseRows(const RowRun& run, std::vector<StrandedRun> stranded) {
   if (!slot.is_quarantined) ++counters_.quarantined_slots;
   slot.is_quarantined = true;
   counters_.mapped_rows -= slot.rows - run.from;
-  counters_.mapped_pages -= layout().PagesBetween(run.from, slot.rows);
+  counters_.mapped_pages -= layout().PagesOf(slot.rows - run.from);
   slot.pages.resize(IndexOf(slot, run.from));
   slot.rows = run.from;
   MarkChanged(run.slot);

@@ -7,8 +7,7 @@
 namespace vkv {
 
 uint64_t KvCache::EarmarkedPages(const Slot& slot, int32_t to) const {
-  const int64_t end = std::min<int64_t>(to, int64_t{slot.first} + slot.earmarked_rows);
-  return end > slot.rows ? layout().PagesBetween(slot.rows, end) : 0;
+  return layout().PagesBetween(slot.rows, std::min<int64_t>(to, int64_t{slot.first} + slot.earmarked_rows));
 }
 
 Status KvCache::Earmark(int32_t slot_index, int32_t rows) {
@@ -16,8 +15,7 @@ Status KvCache::Earmark(int32_t slot_index, int32_t rows) {
   Slot& slot = slots_[slot_index];
   let_go_.wait(lock, [&] { return !slot.is_busy; });
   const uint64_t before = EarmarkedPages(slot);
-  const int64_t end = int64_t{slot.first} + rows;
-  const uint64_t after = end > slot.rows ? layout().PagesBetween(slot.rows, end) : 0;
+  const uint64_t after = layout().PagesBetween(slot.rows, int64_t{slot.first} + rows);
   if (after > before) {
     if (slot.is_quarantined) return Fail(Code::kSlotBusy, "quarantine", slot_index);
     VKV_RETURN_IF_ERROR(pool_->Earmark(after - before));
@@ -108,7 +106,7 @@ Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
     slot.rows = run.to;
     MarkChanged(run.slot);
     const uint64_t rows = run.to - run.from;
-    const uint64_t pages = layout().PagesBetween(run.from, run.to);
+    const uint64_t pages = run.pages.size();
     (is_background ? counters_.background_rows : counters_.foreground_rows) += rows;
     (is_background ? counters_.background_maps : counters_.foreground_maps) += pages;
     counters_.mapped_rows += rows;
@@ -118,20 +116,20 @@ Status KvCache::GrowHeld(std::span<RowRun> runs, bool is_background) {
 }
 
 Status KvCache::TakePages(std::span<RowRun> runs, uint64_t earmarked) {
-  const size_t width = layout().reservations();
   std::vector<uint64_t> near;
-  for (RowRun& run : runs) {
-    run.pages.assign((run.to - run.from) * width, kNoPage);
+  for (const RowRun& run : runs)
     for (int32_t row = run.from; row < run.to; ++row)
-      for (size_t i = 0; i < width; ++i)
-        if (layout().HasPage(row, i)) near.push_back(ranges_.RowAddress(run.slot, row, i));
-  }
+      for (size_t i = 0; i < layout().reservations(); ++i)
+        for (uint64_t k = 0; k < layout().row_pages(i); ++k)
+          near.push_back(ranges_.RowAddress(run.slot, row, i) + k * layout().page_bytes());
   std::vector<PageId> taken(near.size());
   VKV_RETURN_IF_ERROR(pool_->Take(earmarked, near, taken));
-  size_t next = 0;
-  for (RowRun& run : runs)
-    for (size_t k = 0; k < run.pages.size(); ++k)
-      if (layout().HasPage(run.from + k / width, k % width)) run.pages[k] = taken[next++];
+  auto next = taken.begin();
+  for (RowRun& run : runs) {
+    const auto end = next + static_cast<ptrdiff_t>(layout().PagesOf(run.to - run.from));
+    run.pages.assign(next, end);
+    next = end;
+  }
   return Ok();
 }
 
@@ -167,19 +165,17 @@ Status KvCache::Scrub(const RowRun& run, Tenant tenant) {
       return Ok();
     }
   }
-  const size_t width = layout().reservations();
   Driver& driver = pool_->driver();
   uint64_t scrubbed = 0;
   Stream stream = 0;
   Status status;
   for (size_t k = 0; k < run.pages.size(); ++k) {
-    if (run.pages[k] == kNoPage) continue;
     const Tenant previous = pool_->tenant(run.pages[k]);
     if (previous == kCleanTenant || previous == tenant) continue;
     if (pool_->is_shared(run.pages[k])) status = Fail(Code::kInternal, "Scrub", run.slot, run.pages[k]);
     if (status.ok() && scrubbed == 0) status = OwnStream(stream);
     if (!status.ok()) break;
-    const uint64_t address = ranges_.RowAddress(run.slot, run.from + static_cast<int32_t>(k / width), k % width);
+    const uint64_t address = ranges_.PageAddress(run, k);
     status = driver.Fill(address, 0, layout().page_bytes(), stream);
     if (!status.ok()) break;
     ++scrubbed;

@@ -7,8 +7,6 @@
 namespace vkv {
 
 Status KvCache::Slide(std::span<const SlideCommand> commands) {
-  for (const SlideCommand& command : commands)
-    if (command.first % group_rows_ != 0) return Fail(Code::kInternal, "Slide", command.slot, command.first);
   DriverScope scope(pool_->driver());
   for (const SlideCommand& command : commands) {
     {
@@ -65,20 +63,20 @@ Status KvCache::SlideHeld(const SlideCommand& command, const DriverScope& scope)
   counters_.slid_rows += behind.to - behind.from;
   counters_.handed_rows += ahead.to - ahead.from;
   counters_.mapped_rows += ahead.to - ahead.from;
-  counters_.mapped_pages += layout().PagesBetween(ahead.from, ahead.to);
+  counters_.mapped_pages += ahead.pages.size();
   return status;
 }
 
 // Moves pages that the slot alone refers to from `behind` to `ahead`, as many rows before `to` as they reach.
 void KvCache::HandOver(RowRun& behind, int32_t to, RowRun& ahead) const {
-  const auto is_own = [this](PageId page) { return page != kNoPage && pool_->references(page) == 1; };
+  const auto is_own = [this](PageId page) { return pool_->references(page) == 1; };
   const auto others = std::stable_partition(behind.pages.begin(), behind.pages.end(), is_own);
   const auto own = static_cast<uint64_t>(others - behind.pages.begin());
-  uint64_t handed = 0;
-  for (; ahead.to < to && handed + layout().PagesBetween(ahead.to, ahead.to + 1) <= own; ++ahead.to)
-    for (size_t i = 0; i < layout().reservations(); ++i)
-      ahead.pages.push_back(layout().HasPage(ahead.to, i) ? behind.pages[handed++] : kNoPage);
-  behind.pages.erase(behind.pages.begin(), behind.pages.begin() + static_cast<ptrdiff_t>(handed));
+  const uint64_t rows = std::min<uint64_t>(std::max(0, to - ahead.to), own / layout().row_pages());
+  const auto handed = behind.pages.begin() + static_cast<ptrdiff_t>(layout().PagesOf(rows));
+  ahead.pages.assign(behind.pages.begin(), handed);
+  ahead.to += static_cast<int32_t>(rows);
+  behind.pages.erase(behind.pages.begin(), handed);
 }
 
 // Pre: locked; the slot has slid, and `earmarked` pages were set aside for it before. Gives back the pages that went.
@@ -86,7 +84,7 @@ void KvCache::MoveEarmark(Slot& slot, uint64_t earmarked, std::span<const PageId
   if (slot.is_quarantined) slot.earmarked_rows = 0;
   uint64_t wanted = EarmarkedPages(slot);
   if (wanted > earmarked) {
-    const auto is_last = [this](PageId page) { return page != kNoPage && pool_->references(page) == 1; };
+    const auto is_last = [this](PageId page) { return pool_->references(page) == 1; };
     const uint64_t freed = std::ranges::count_if(pages, is_last);
     const uint64_t kept = std::min(wanted - earmarked, freed);
     pool_->RestoreEarmark(kept);  // first, so that no other thread takes these pages in between

@@ -181,8 +181,7 @@ PageId PagePool::AddLocked(PageHandle handle) {
 
 void PagePool::Share(std::span<const PageId> pages) {
   std::lock_guard lock(mutex_);
-  for (PageId page : pages)
-    if (page != kNoPage) ++pages_[page].references;
+  for (PageId page : pages) ++pages_[page].references;
 }
 
 bool PagePool::is_quarantined(PageId page) const {
@@ -198,7 +197,6 @@ bool PagePool::is_shared(PageId page) const {
 void PagePool::Give(std::span<const PageId> pages) {
   std::lock_guard lock(mutex_);
   for (PageId page : pages) {
-    if (page == kNoPage) continue;
     if (--pages_[page].references == 0) free_.push_back(page);
   }
 }
@@ -220,8 +218,7 @@ Tenant PagePool::tenant(PageId page) const {
 
 void PagePool::set_tenant(std::span<const PageId> pages, Tenant tenant) {
   std::lock_guard lock(mutex_);
-  for (PageId page : pages)
-    if (page != kNoPage) pages_[page].tenant = tenant;
+  for (PageId page : pages) pages_[page].tenant = tenant;
 }
 
 void PagePool::Restore(PageId page) {

@@ -24,7 +24,6 @@
 namespace vkv {
 
 using PageId = uint32_t;
-inline constexpr PageId kNoPage = UINT32_MAX;
 
 using Tenant = uint64_t;
 inline constexpr Tenant kCleanTenant = 0;             // the page holds zeros
@@ -76,7 +75,7 @@ class PagePool {
   // not. False: enough are free, or budget or device memory allow no more.
   Status CreateAhead(bool& is_created);
   uint64_t ready_pages() const { return ready_pages_; }
-  // One more reference each, to pages in use; passes over kNoPage.
+  // One more reference each, to pages in use.
   void Share(std::span<const PageId> pages);
   uint32_t references(PageId page) const { return pages_[page].references; }
   bool is_quarantined(PageId page) const;
@@ -96,7 +95,7 @@ class PagePool {
   // Whether any cache of this pool ever scrubbed.
   bool has_tenants() const { return has_tenants_.load(std::memory_order_relaxed); }
   Tenant tenant(PageId page) const;
-  void set_tenant(std::span<const PageId> pages, Tenant tenant);  // passes over kNoPage
+  void set_tenant(std::span<const PageId> pages, Tenant tenant);
 
   // Lowering it below what is created releases free pages; what is in use stays, and only earmarked pages are created
   // until enough is given back. When the driver refuses to release a page the budget is as before.

@@ -22,10 +22,8 @@ Status RowRanges::Open() {
 Status RowRanges::OpenScratch() {
   if (!scratch_.empty()) return Ok();
   std::vector<Reservation> scratch(layout_.reservations());
-  const uint64_t rows = std::min(layout_.GroupRows(), layout_.MaxRows());
   for (size_t i = 0; i < scratch.size(); ++i)
-    VKV_RETURN_IF_ERROR(Reservation::Open(pool_.driver(), layout_.PagesAfter(rows, i) * layout_.page_bytes(),
-                                          layout_.page_bytes(), scratch[i]));
+    VKV_RETURN_IF_ERROR(Reservation::Open(pool_.driver(), layout_.row_bytes(i), layout_.page_bytes(), scratch[i]));
   scratch_ = std::move(scratch);
   return Ok();
 }
@@ -43,9 +41,12 @@ Status RowRanges::Close() {
 
 std::vector<PageId> RowRanges::ColumnPages(const RowRun& run, size_t reservation) const {
   std::vector<PageId> pages;
-  pages.reserve(run.pages.size() / layout_.reservations());
-  for (size_t k = reservation; k < run.pages.size(); k += layout_.reservations())
-    if (run.pages[k] != kNoPage) pages.push_back(run.pages[k]);
+  const uint64_t width = layout_.row_pages(), count = layout_.row_pages(reservation);
+  uint64_t at = 0;  // in a row
+  for (size_t i = 0; i < reservation; ++i) at += layout_.row_pages(i);
+  pages.reserve(static_cast<uint64_t>(run.to - run.from) * count);
+  for (; at < run.pages.size(); at += width)
+    pages.insert(pages.end(), run.pages.begin() + at, run.pages.begin() + at + count);
   return pages;
 }
 

@@ -2,7 +2,7 @@
 // none.
 //
 // It owns the reservations and knows the layout; it does not know which rows are mapped (kv_cache does) and takes no
-// page from the pool. Beside the slots there is a scratch slot of one group of rows, reserved when first needed, where
+// page from the pool. Beside the slots there is a scratch slot of one row, reserved when first needed, where
 // pages are mapped that must be read or filled while they are in no slot. When the driver refuses an undo as well, what
 // it left mapped is handed out as stranded runs. Threads: any, on different slots; calls are made inside a DriverScope.
 #ifndef VKV_ROW_RANGES_H_
@@ -22,7 +22,7 @@ namespace vkv {
 // The slot number of the scratch.
 inline constexpr int32_t kScratchSlot = -1;
 
-// Rows [from, to) of a slot and their pages, [row, reservation], kNoPage where a row adds none.
+// Rows [from, to) of a slot and their pages: row by row, in each those of the first reservation, then the second, ….
 struct RowRun {
   int32_t slot = 0;
   int32_t from = 0;
@@ -48,9 +48,17 @@ class RowRanges {
 
   const Layout& layout() const { return layout_; }
   uint64_t address(size_t reservation) const { return reservations_[reservation].address(); }
-  // Address of the page that `row` adds in a reservation.
+  // Address of a row in a reservation.
   uint64_t RowAddress(int32_t slot, int32_t row, size_t reservation) const {
     return At(slot, reservation).address() + Offset(slot, row, reservation);
+  }
+  // Address of `run.pages[at]`.
+  uint64_t PageAddress(const RowRun& run, uint64_t at) const {
+    const auto row = static_cast<int32_t>(at / layout_.row_pages());
+    at %= layout_.row_pages();
+    size_t i = 0;
+    for (; at >= layout_.row_pages(i); ++i) at -= layout_.row_pages(i);
+    return RowAddress(run.slot, run.from + row, i) + at * layout_.page_bytes();
   }
 
   // Maps the run with access. On failure nothing of it is mapped except what `stranded` says.

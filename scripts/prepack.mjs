@@ -12,7 +12,7 @@ import { unreachableTypes } from './release/reachable-types.mjs';
 import { indentByTabs } from './release/tabs.mjs';
 
 if (!process.env.VKV_RELEASE) {
-  console.error('virtual-kv: a package that is packed by itself has no prebuilt addons. Use `npm run release`.');
+  console.error('virtual-kv: `npm pack` alone makes a package without addons. Use `npm run release`; with `-- --platform linux-x64` it needs CMake only.');
   process.exit(1);
 }
 rmSync(path.join(root, 'dist'), { recursive: true, force: true });

@@ -115,7 +115,7 @@ test('docs/api.md names every field of a layout', (t) => {
     ...['Layout', 'ConstantSetLayout'].flatMap((name) => fieldsOf(name, 'lib/layout/layout.ts')),
     ...['RowLayout', 'LayerSetLayout'].flatMap((name) => fieldsOf(name, 'lib/layout/set-layout.ts')),
   ];
-  for (const field of ['groupRows', 'layoutReason', 'facePages']) t.true(fields.includes(field), field);
+  for (const field of ['commonTokenBytes', 'layoutReason', 'facePages']) t.true(fields.includes(field), field);
   for (const field of fields) t.true(section.includes(`\`${field}\``) || section.includes(`\`${field}(`), field);
 });
 

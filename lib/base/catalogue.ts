@@ -128,13 +128,13 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     recovery: 'retry',
     template: ({ reason }) =>
       `The selected tokens of a stored text could not be loaded: its tiers answer \`${reason}\`. Release the sequence, and acquire another without ` +
-      '`selected`, which computes what is not on the device; schedulers do that by themselves.',
+      '`selected`, which computes the tokens that are not on the device; schedulers do that by themselves.',
   },
   KV_SEQUENCE_LOSSY: {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ operation }) =>
-      `Cannot ${operation}: the sequence holds selected tokens of its text (\`isLossy\`), and what it computes is not what its text says. ` +
+      `Cannot ${operation}: the sequence holds selected tokens of its text alone (\`isLossy\`), so its results are not exact. ` +
       'Acquire a sequence without `selected` for that.',
   },
   KV_PREFIX_IN_USE: {
@@ -217,8 +217,10 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
         reservations === undefined ? '' : formatCount('reservation', reservations),
       ].filter((part) => part !== '');
       const shape = parts.length === 0 ? '' : ` (${parts.join(' × ')})`;
-      const limit = limitBytes === undefined ? 'the driver refused it' : `the limit is ${formatBytes(limitBytes)}`;
-      return `Cannot reserve ${formatBytes(bytes)} of addresses${shape}: ${limit}. Lower \`slots\` or \`maxTokens\`.`;
+      const [problem, remedy] = limitBytes === undefined
+        ? ['the driver refused it', ', or raise the limit of this process (`ulimit -v`)']
+        : [`the limit is ${formatBytes(limitBytes)}`, ''];
+      return `Cannot reserve ${formatBytes(bytes)} of addresses${shape}: ${problem}. Lower \`slots\` or \`maxTokens\`${remedy}.`;
     },
   },
   KV_OUT_OF_MAPPINGS: {

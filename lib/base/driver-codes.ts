@@ -63,8 +63,11 @@ export const driverCodes: { readonly [C in DriverCode]: CatalogueEntry<C> } = {
       const range = joined(bytes ? formatBytes(bytes) : '', address ? `at ${formatAddress(address)}` : '');
       const where = (slot === undefined ? '' : ` for slot ${slot}`) + (range && ` (${range})`);
       const result = call.statusName || call.status ? `: ${statusText(call)}` : '';
-      return `\`${call.call}\` failed${where}${result}. ${aftermath(call.call)} Retry once; if it repeats, run ` +
-        'with the mock driver to check the call order.';
+      const remedy = call.call === 'pthread_create'
+        ? 'This process may start no more threads: close caches that it does not need, or raise its limits ' +
+          '(`ulimit -u`, `ulimit -v`, `pids.max` of its cgroup).'
+        : `${aftermath(call.call)} Retry once; if it repeats, run with the mock driver to check the call order.`;
+      return `\`${call.call}\` failed${where}${result}. ${remedy}`;
     },
   },
   KV_DRIVER_LOST: {

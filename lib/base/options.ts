@@ -5,7 +5,7 @@
 import { createError } from './errors.js';
 import { formatList, formatNumber } from './format.js';
 import { closest, describe, didYouMean } from './phrases.js';
-import { isArray, isRevoked } from './typed-arrays.js';
+import { isArray } from './typed-arrays.js';
 
 /** Where a value stands, for the error: `owner` is the class or command, `option` the dotted path (`model.kvHeads`). */
 export interface FieldPlace {
@@ -55,12 +55,7 @@ export function readOptions<S extends FieldSpec>(
     throw invalid('type', placeOf(owner, path), 'an object', options);
   }
   const reading = readingOf(owner, spec, path);
-  let values: readonly unknown[];
-  try {
-    values = valuesOf(options ?? {}, spec, reading);
-  } catch (error) {
-    throw explainRevoked(error, options, placeOf(owner, path));
-  }
+  const values = valuesOf(options ?? {}, spec, reading);
   const { names, fields, places } = reading;
   const read: Record<string, unknown> = {};
   for (let index = 0; index < names.length; index += 1) {
@@ -121,26 +116,6 @@ function checkPrototype(place: FieldPlace, options: object, isEmpty: boolean, sp
 }
 
 /**
- * Calls `read`, which reads a value of the caller's. Errors of its getters pass; a revoked proxy becomes
- * KV_INVALID_OPTION.
- */
-export function withoutRevoked<T>(value: unknown, place: FieldPlace, read: () => T): T {
-  try {
-    return read();
-  } catch (error) {
-    throw explainRevoked(error, value, place);
-  }
-}
-
-/**
- * The error to throw where reading `value` threw `error`: the same, or KV_INVALID_OPTION when the value is a revoked
- * proxy.
- */
-export function explainRevoked(error: unknown, value: unknown, place: FieldPlace): unknown {
-  return isRevoked(value) ? invalid('type', place, 'no revoked proxy', value) : error;
-}
-
-/**
  * Far more than any list of options needs. A `length` beyond it is a mistake, and reading so many holes would block the
  * process.
  */
@@ -149,14 +124,12 @@ const maxElements = 2 ** 20;
 /** Maps an array's elements through `read`, each read once. Throws KV_INVALID_OPTION, and what its getters throw. */
 export function readArray<T>(value: unknown, place: FieldPlace, read: (element: unknown, index: number) => T): T[] {
   if (!isArray(value)) throw invalid('type', place, 'an array', value);
-  return withoutRevoked(value, place, () => {
-    const { length } = value;
-    if (length > maxElements) throw invalid(
-      'range', place, `an array of at most ${formatNumber(maxElements)} elements`, `one of ${formatNumber(length)}`);
-    const elements: T[] = [];
-    for (let index = 0; index < length; index += 1) elements.push(read(value[index], index));
-    return elements;
-  });
+  const { length } = value;
+  if (length > maxElements) throw invalid(
+    'range', place, `an array of at most ${formatNumber(maxElements)} elements`, `one of ${formatNumber(length)}`);
+  const elements: T[] = [];
+  for (let index = 0; index < length; index += 1) elements.push(read(value[index], index));
+  return elements;
 }
 
 /**
@@ -174,7 +147,7 @@ export function readIterable(value: unknown, place: FieldPlace, expected: string
   }
   return {
     [Symbol.iterator]: () => ({
-      next: () => withoutRevoked(value, place, () => iterator.next()),
+      next: () => iterator.next(),
       return: () => iterator.return?.() ?? { done: true, value: undefined },
     }),
   };
@@ -185,9 +158,9 @@ export function notConstructible(owner: string, how: string): Error {
   return invalid('type', { owner, option: `new ${owner}` }, `left to \`${how}\``, 'a call');
 }
 
-/** Whether it is an object and no array; false for a revoked proxy. */
+/** Whether it is an object and no array. */
 export function isOptionsObject(value: unknown): value is object {
-  return typeof value === 'object' && value !== null && !isRevoked(value) && !Array.isArray(value);
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /**

@@ -104,7 +104,7 @@ const typedArrayNames = new Set([
 /** Names the object's class, where it has one. */
 function describeObject(value: object): string {
   try {
-    if (Array.isArray(value)) return 'an array';
+    if (Array.isArray(value)) return value.length === 0 ? 'an empty array' : 'an array';
     if (types.isProxy(value)) return 'a Proxy'; // what it says of itself is what its handler makes up
     if (isDetached(value)) return `a detached ${typedArrayKind(value)}`;
     const { constructor } = value;

@@ -18,7 +18,7 @@ export interface RowArithmetic {
 }
 
 export interface RowShape {
-  /** Bytes of one token in the reservation that sets the pace (`layout.maxTokenBytes`). */
+  /** Bytes of one token, as they set the pace of rows (`layout.commonTokenBytes`). */
   readonly tokenBytes: number;
   /** Bytes of a page (`layout.pageBytes`). */
   readonly pageBytes: number;

@@ -1,5 +1,7 @@
 // The part of the catalogue about stores below the device: on disk, and over a network.
 
+import { pid } from 'node:process';
+
 import { formatCount, formatList, formatNumber, printable } from './format.js';
 import type { CatalogueEntry, ErrorDetails, RemoteRefusal } from './details.js';
 import { joined, statusText } from './phrases.js';
@@ -32,7 +34,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ path, process }) =>
-      `The disk store at ${printable(path)} is open${process > 0 ? ` in process ${process}` : ' elsewhere'}. ` +
+      `The disk store at ${printable(path)} is open ${process === pid ? 'in this process' : process > 0 ? `in process ${process}` : 'elsewhere'}. ` +
       'Close it there, or give each process a directory or a namespace of its own.',
   },
   KV_STORE_FOREIGN: {
@@ -46,7 +48,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ path, version, latestVersion }) => version < latestVersion
       ? `${printable(path)} was written by an earlier version of this package (format ${version}; this one has ` +
-        `${latestVersion}). Nothing was changed: delete the folder, since what a cache keeps can be computed again, ` +
+        `${latestVersion}). Nothing was changed: delete the folder, whose text can be computed again, ` +
         'or name another directory.'
       : `${printable(path)} was written by a later version of this package (format ${version}; this one has ` +
         `${latestVersion}). Nothing was changed; update the package, or name another directory.`,
@@ -56,7 +58,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     recovery: 'retry',
     template: ({ path, call, ...status }) =>
       `The disk refused \`${call}\` for the store at ${printable(path)}${status.status ? `: ${statusText({ call, ...status })}` : ''}. ` +
-      'What was not on disk for good is dropped; store it again, and check the disk if this repeats.',
+      'Blocks that were not yet safe on disk are dropped; store them again, and check the disk if this repeats.',
   },
   KV_TIER_UNREACHABLE: {
     class: 'KvError',
@@ -77,7 +79,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     class: 'KvError',
     recovery: 'none',
     template: ({ tier, key, problem }) =>
-      `A block of the tier \`${printable(tier)}\` is not what was stored: the value of \`${printable(key)}\` ${problem}. It counts as absent and ` +
+      `A block of the tier \`${printable(tier)}\` is damaged: the value of \`${printable(key)}\` ${problem}. It counts as absent and ` +
       'will be computed again.',
   },
   KV_TIER_STALLED: {
@@ -85,7 +87,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     recovery: 'fix',
     template: ({ tiers, calls, timeoutMs }) =>
       `Closing waits for ${formatCount('call', calls)} of the ${tiers.length === 1 ? 'tier' : 'tiers'} ${formatList(tiers.map((name) => `\`${printable(name)}\``), 'and')}, which ` +
-      `answered nothing for ${formatNumber(timeoutMs)} ms. What was to be stored may be missing there. Have \`close\` of the tier end what is running, or raise \`prefixCache.tierCloseTimeoutMs\`.`,
+      `answered nothing for ${formatNumber(timeoutMs)} ms. Text that was about to be stored may be missing there. Have \`close\` of the tier end its running calls, or raise \`prefixCache.tierCloseTimeoutMs\`.`,
   },
 };
 
@@ -96,7 +98,7 @@ function remedy({ statusName }: ErrorDetails['KV_STORE_UNAVAILABLE']): string {
     case 'ENOTDIR': return 'A file is in its place; name a directory.';
     case 'EACCES': case 'EPERM': case 'EROFS': return 'Give this process the right to write there, or name another directory.';
     case 'ENOSPC': case 'EDQUOT': return 'Free space on that file system, or name another directory.';
-    case 'EMFILE': case 'ENFILE': return 'Raise the limit of open files (`ulimit -n`), or use larger segments.';
+    case 'EMFILE': case 'ENFILE': return 'Raise the limit of open files (`ulimit -n`).';
     default: return 'Check the disk, or name another directory.';
   }
 }

@@ -94,19 +94,9 @@ export function elementsOf(
   return { elements, length: kind === undefined ? elements.length : lengthGetter(elements) };
 }
 
-/** As Array.isArray, but false for a revoked proxy instead of a throw. */
+/** Array.isArray, of elements that are not known. */
 export function isArray(value: unknown): value is readonly unknown[] {
-  return !isRevoked(value) && Array.isArray(value);
-}
-
-/** Whether it is a proxy that was revoked: reading anything of it throws. */
-export function isRevoked(value: unknown): boolean {
-  try {
-    Array.isArray(value);
-    return false;
-  } catch {
-    return true;
-  }
+  return Array.isArray(value);
 }
 
 /** A longer copy: the old elements first, the rest zero or as asked. */

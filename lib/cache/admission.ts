@@ -1,6 +1,6 @@
 // Admission: how a request gets a slot, and in it as much of its prompt as is cached. Cheapest first: an idle slot that
-// holds the start of the prompt already is adopted; else whole groups of rows are aliased; the tokens of the last,
-// partly matching group are copied. What cannot be had is found out before anything changes.
+// holds the start of the prompt already is adopted; else whole rows are aliased; the tokens of the last, partly
+// matching row are copied. What cannot be had is found out before anything changes.
 //
 // The five ranges of a request's slot, from its first token on; each may be empty:
 //
@@ -88,18 +88,15 @@ interface Plan {
   readonly hit: PrefixHit | undefined;
   readonly tokens: number;
   readonly pendingTokens: number;
-  /** Shared groups that the slot gets: whole ones, and one more when the adopted slot ends inside one. */
-  readonly groups: number;
-  /** Slot to adopt, or -1, and how many of the groups it has. */
+  /** Shared rows that the slot gets: whole ones, and one more when the adopted slot ends inside one. */
+  readonly rows: number;
+  /** Slot to adopt, or -1, and how many of the rows it has. */
   readonly adoptedSlot: number;
-  readonly adoptedGroups: number;
-  /**
-   * Group from which the tokens behind the shared groups are copied, or -1, and slots whose queued work may still write
-   * it.
-   */
+  readonly adoptedRows: number;
+  /** Row from which the tokens behind those are copied, or -1, and slots whose queued work may still write it. */
   readonly copiedId: number;
   readonly writers: readonly number[];
-  /** Pages of the groups to have that running sequences use already. */
+  /** Pages of the rows to have that running sequences use already. */
   readonly usedPages: number;
   /** Pages in no sequence's use that must stay while they are copied from. */
   readonly sourcePages: number;
@@ -110,7 +107,7 @@ interface Plan {
 const noSlots: readonly number[] = [];
 
 const nothing: Plan = {
-  hit: undefined, tokens: 0, pendingTokens: 0, groups: 0, adoptedSlot: -1, adoptedGroups: 0, copiedId: -1,
+  hit: undefined, tokens: 0, pendingTokens: 0, rows: 0, adoptedSlot: -1, adoptedRows: 0, copiedId: -1,
   writers: noSlots, usedPages: 0, sourcePages: 0,
   keptValue: undefined,
 };
@@ -120,7 +117,7 @@ interface Copy extends TailCopy {
   readonly usedSlots: readonly number[];
 }
 
-const noCopy: Copy = { source: -1, id: -1, rows: 0, tokens: 0, stream: undefined, usedSlots: noSlots };
+const noCopy: Copy = { source: -1, id: -1, tokens: 0, stream: undefined, usedSlots: noSlots };
 
 export class Admission {
   readonly #memory: SlotMemory;
@@ -151,12 +148,12 @@ export class Admission {
         return this.#admitAs(plan, request, retiringSlots);
       } catch (error) {
         if (!isKvError(error, 'KV_OUT_OF_PAGES') || error.details.sideTensor !== undefined) throw error;
-        if (!hasReplaced && this.#hasIdleGroups(plan)) { // running sequences may have the same in rows of their own
+        if (!hasReplaced && this.#hasIdleRows(plan)) { // running sequences may have the same in rows of their own
           hasReplaced = true;
           this.#cached.replaceDuplicates();
         } else if (plan.copiedId >= 0) {
           // The row that is copied from cannot make room meanwhile: a prompt that fits an empty cache does without it.
-          maxTokens = this.#memory.groups.tokensIn(plan.groups);
+          maxTokens = this.#memory.arithmetic.tokensIn(plan.rows);
         } else {
           throw error;
         }
@@ -223,9 +220,9 @@ export class Admission {
     }
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
-    // What is ready may lack rows of its last group.
-    const isReady = slots.foreignRow[slot] === noForeignRow && plan.adoptedGroups === plan.groups &&
-      registry.named[slot] === plan.groups;
+    // What is ready may lack rows of its last row.
+    const isReady = slots.foreignRow[slot] === noForeignRow && plan.adoptedRows === plan.rows &&
+      registry.named[slot] === plan.rows;
     const cachedRows = plan.tokens === 0 ? 0 : layout.rowsFor(plan.tokens);
     const neededRows = Math.max(cachedRows, earmarkedRows);
     const earmarkedTokens = isEarmarked ? promptTokens : 0;
@@ -233,11 +230,11 @@ export class Admission {
       + this.#memory.windows.pagesOfPrompt(earmarkedTokens);
     if (pages > 0 && !this.#supply.canObtain(pages)) {
       const { withheld } = this.#cached;
-      if (withheld.isAny && plan.hit !== undefined) pages -= withheld.idlePagesIn(this.#ids, plan.hit, neededRows);
+      if (withheld.isAny && plan.hit !== undefined) pages -= withheld.idlePagesIn(this.#ids, plan.hit);
       this.#supply.checkObtainable(pages, Math.ceil(pages / layout.pagesPerRow));
     }
 
-    if (!isReady) this.#cached.vacate(slot, plan.adoptedGroups);
+    if (!isReady) this.#cached.vacate(slot, plan.adoptedRows);
     else this.#cached.choice.remove(slot);
     this.#attach(slot, plan, request, cachedRows, earmarkedRows);
     return {
@@ -252,37 +249,38 @@ export class Admission {
     if (tokens === 0) return { ...nothing, hit, pendingTokens };
     if (this.#ids.length < wholeRows) this.#ids = new Int32Array(2 * wholeRows);
     hit.fill(this.#ids);
-    const sourcePages = tailRow >= 0 && numbers.users[tailRow] === 0 ? numbers.pagesOf(tailRow) : 0;
-    const usedPages = this.#cached.pagesInUse(this.#ids, wholeRows); // those of its start, as a rule
+    const { pagesPerRow } = this.#memory.layout;
+    const sourcePages = tailRow >= 0 && numbers.users[tailRow] === 0 ? pagesPerRow : 0;
+    let usedPages = 0; // those of its start, as a rule
+    for (let row = 0; row < wholeRows; row += 1) if (numbers.users[this.#ids[row]!]! > 0) usedPages += pagesPerRow;
     const plan: Plan = { // with every field: an object that grows while it is copied is slow
-      hit, tokens, pendingTokens, groups: wholeRows, adoptedSlot: -1, adoptedGroups: 0, copiedId: tailRow,
+      hit, tokens, pendingTokens, rows: wholeRows, adoptedSlot: -1, adoptedRows: 0, copiedId: tailRow,
       writers: noSlots, usedPages, sourcePages, keptValue: value,
     };
     // A sequence that adopts a row that is not full writes on in it, so nothing may lie behind the match there.
     if (tailRow >= 0 && isTailWhole && numbers.mappers[tailRow] === 1) {
       const slot = choice.freeEndingIn(tailRow);
-      const groups = wholeRows + 1;
-      if (slot >= 0) return { ...plan, groups, adoptedSlot: slot, adoptedGroups: groups, copiedId: -1, sourcePages: 0 };
+      const rows = wholeRows + 1;
+      if (slot >= 0) return { ...plan, rows, adoptedSlot: slot, adoptedRows: rows, copiedId: -1, sourcePages: 0 };
     }
     // A copy cannot be put behind a step of the engine: what it may still be writing is not found yet.
     const writers = tailRow < 0 ? noSlots : this.#sharing.writersOf(tailRow);
     if (writers.some((writer) => this.#memory.fences.writtenStep(writer) >= 0)) {
-      hit.limitTo(this.#memory.groups.tokensIn(wholeRows));
+      hit.limitTo(this.#memory.arithmetic.tokensIn(wholeRows));
       return this.#plan(hit);
     }
-    const { slot: adoptedSlot, groups: adoptedGroups } = choice.forGroups(this.#ids, wholeRows);
-    return { ...plan, adoptedSlot, adoptedGroups, writers };
+    const { slot: adoptedSlot, rows: adoptedRows } = choice.forRows(this.#ids, wholeRows);
+    return { ...plan, adoptedSlot, adoptedRows, writers };
   }
 
-  #hasIdleGroups({ groups, usedPages }: Plan): boolean {
-    const { layout } = this.#memory;
-    return groups > 0 && usedPages < layout.pagesFor(Math.min(groups * layout.groupRows, layout.maxRows));
+  #hasIdleRows({ rows, usedPages }: Plan): boolean {
+    return usedPages < rows * this.#memory.layout.pagesPerRow;
   }
 
   /** An idle slot for what no slot has ready. */
-  #choose({ groups }: Plan, promptRows: number, retiringSlots: number): number {
+  #choose({ rows }: Plan, promptRows: number, retiringSlots: number): number {
     const { choice } = this.#cached;
-    const slot = groups === 0 ? choice.forText(promptRows) : choice.forSharedRows();
+    const slot = rows === 0 ? choice.forText(promptRows) : choice.forSharedRows();
     if (slot >= 0) return slot;
     throw createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.sequences, retiringSlots });
   }
@@ -300,26 +298,26 @@ export class Admission {
     try {
       const ids = registry.idsOf(slot);
       path = this.#open(ids, plan, prompt, isTransfer);
-      registry.start(slot, plan.groups); // before room is made, which leaves alone what a sequence uses
+      registry.start(slot, plan.rows); // before room is made, which leaves alone what a sequence uses
       isHeld = plan.copiedId >= 0;
       if (isHeld) registry.hold(plan.copiedId);
       if (needs !== 0) {
         this.#side.admit(slot, sideRequest(plan, request, path?.node ?? -1));
       }
       const queue = this.#memory.fences.setStream(slot, stream);
-      if (path !== undefined && plan.groups > 0) this.#orderBehindWriters(slot, queue, ids, plan.groups);
-      const copy = this.#copyFor(slot, queue, plan, cachedRows);
+      if (path !== undefined && plan.rows > 0) this.#orderBehindWriters(slot, queue, ids, plan.rows);
+      const copy = this.#copyFor(slot, queue, plan);
       this.#supply.admit(slot, tenant, {
-        ids, from: plan.adoptedGroups, to: plan.groups, sharedRows: registry.rowsOfLast(slot), copy,
-        rows: copy.tokens > 0 ? cachedRows : 0, earmarkedRows, earmarkedTokens: isEarmarked ? promptTokens : 0,
+        ids, from: plan.adoptedRows, to: plan.rows, copy, rows: copy.tokens > 0 ? cachedRows : 0,
+        earmarkedRows, earmarkedTokens: isEarmarked ? promptTokens : 0,
       });
       if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
       if (copy.stream !== undefined) this.#sharing.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
       if (needs !== 0) this.#side.retire(slot);
-      registry.leave(slot, plan.adoptedGroups);
+      registry.leave(slot, plan.adoptedRows);
       registry.stop(slot);
-      this.#cached.list(slot, plan.adoptedGroups);
+      this.#cached.list(slot, plan.adoptedRows);
       if (path !== undefined) index.release(path);
       background.attempt(() => {
         this.#cached.endDropped();
@@ -349,42 +347,41 @@ export class Admission {
   }
 
   /**
-   * How the matching tokens of a group that goes on differently are copied: queued on `stream` behind the work that is
-   * queued on the group, which is ordered for it, or at once, when that work is over.
+   * How the matching tokens of a row that goes on differently are copied: queued on `stream` behind the work that is
+   * queued on the row, which is ordered for it, or at once, when that work is over.
    */
-  #copyFor(slot: number, stream: bigint | undefined, { tokens, copiedId, writers }: Plan, rows: number): Copy {
+  #copyFor(slot: number, stream: bigint | undefined, { tokens, copiedId, writers }: Plan): Copy {
     if (copiedId < 0) return noCopy;
     const fences = this.#memory.fences;
-    const source = writers.length === 0 ? -1 : this.#sharing.sourceOf(copiedId, slot, rows);
+    const source = writers.length === 0 ? -1 : this.#sharing.sourceOf(copiedId, slot);
     if (source < 0 || stream === undefined) {
       for (const writer of writers) fences.waitWritten(writer, 'copy from');
-      return { source: -1, id: copiedId, rows, tokens, stream: undefined, usedSlots: [] };
+      return { source: -1, id: copiedId, tokens, stream: undefined, usedSlots: [] };
     }
     fences.ensure(stream);
     for (const writer of writers) fences.order(stream, writer);
-    return { source, id: copiedId, rows, tokens, stream, usedSlots: [source, ...writers] };
+    return { source, id: copiedId, tokens, stream, usedSlots: [source, ...writers] };
   }
 
   /**
    * What will be queued for the slot on `stream` runs after work on other streams that may still write what it shares.
    */
-  #orderBehindWriters(slot: number, stream: bigint | undefined, ids: Int32Array, groups: number): void {
-    const { layout, slots } = this.#memory;
+  #orderBehindWriters(slot: number, stream: bigint | undefined, ids: Int32Array, rows: number): void {
+    const { slots } = this.#memory;
     const { registry } = this.#cached;
     const fences = this.#memory.fences;
     if (stream === undefined) return;
     for (let other = 0; other < slots.count; other += 1) {
       if (other === slot || !fences.isPendingBeside(other, stream)) continue;
-      const isForeign = slots.foreignRow[other]! < groups * layout.groupRows;
-      if (isForeign || registry.isSharing(other, ids, groups)) fences.order(stream, other);
+      if (slots.foreignRow[other]! < rows || registry.isSharing(other, ids, rows)) fences.order(stream, other);
     }
   }
 
-  #cachedBy({ tokens, groups, adoptedGroups }: Plan): CachedBy {
+  #cachedBy({ tokens, rows, adoptedRows }: Plan): CachedBy {
     if (tokens === 0) return { adoptedTokens: 0, aliasedTokens: 0, copiedTokens: 0 };
-    const { groups: arithmetic } = this.#memory;
-    const adoptedTokens = adoptedGroups === 0 ? 0 : Math.min(tokens, arithmetic.tokensIn(adoptedGroups));
-    const aliasedTokens = adoptedGroups === groups ? 0 : Math.min(tokens, arithmetic.tokensIn(groups)) - adoptedTokens;
+    const { arithmetic } = this.#memory;
+    const adoptedTokens = adoptedRows === 0 ? 0 : Math.min(tokens, arithmetic.tokensIn(adoptedRows));
+    const aliasedTokens = adoptedRows === rows ? 0 : Math.min(tokens, arithmetic.tokensIn(rows)) - adoptedTokens;
     return { adoptedTokens, aliasedTokens, copiedTokens: tokens - adoptedTokens - aliasedTokens };
   }
 

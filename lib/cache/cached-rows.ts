@@ -5,15 +5,14 @@
 // Invariants: what an idle slot maps is listed content or its alone, except while it is one that must shrink; the addon
 // keeps what the index holds.
 
-import type { Layout } from '../layout/layout.js';
 import type { DroppedRows } from '../prefix/row-ledger.js';
 import type { PrefixHit } from '../prefix/prefix-hit.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { TextScope } from '../prefix/domain.js';
-import type { CountedRows, LongTails, RowRegistry } from './row-registry.js';
+import type { CountedRows, RowRegistry } from './row-registry.js';
 import type { KnownTokens, SequenceTokens } from './sequence-tokens.js';
 import type { SlotChoice } from './slot-choice.js';
-import { noForeignRow, type SlotMemory, slotStates } from './slots.js';
+import { noForeignRow, type SlotMemory } from './slots.js';
 
 /** Keeps the texts of sequences that are over, for what lies below the device. */
 export interface TextKeeper {
@@ -34,10 +33,9 @@ export class CachedRows {
   readonly #finished: TextKeeper | undefined;
   /** Hears of the rows that the index has dropped, before they are forgotten. */
   readonly #onDropped: (dropped: DroppedRows) => void;
-  readonly #pagesPerGroup: number;
   readonly #isSpare: (id: number) => boolean;
   /**
-   * Idle slots that map more than their content, and how many groups that is at most; they are in no list until that is
+   * Idle slots that map more than their content, and how many rows that is at most; they are in no list until that is
    * mended.
    */
   readonly #mustShrink = new Map<number, number>();
@@ -58,8 +56,7 @@ export class CachedRows {
     this.choice = choice;
     this.#finished = finished;
     this.#onDropped = onDropped;
-    this.withheld = new WithheldRows(index, registry.numbers, memory.layout, () => this.#longTails());
-    this.#pagesPerGroup = memory.layout.pagesFor(memory.layout.groupRows);
+    this.withheld = new WithheldRows(index, registry.numbers, memory.layout.pagesPerRow);
     this.#isSpare = (id) => registry.numbers.users[id] === 0;
   }
 
@@ -95,18 +92,7 @@ export class CachedRows {
    * free.
    */
   evictablePages(): number {
-    const { numbers } = this.registry;
-    const tails = this.#longTails();
-    let pages = numbers.idlePages;
-    for (const [id, { rows, users }] of tails) {
-      if (users === numbers.users[id]) pages += numbers.pagesOf(id) - numbers.pagesOf(id, rows);
-    }
-    return pages - this.withheld.idlePages(tails);
-  }
-
-  /** Pages of the groups ids[0 … count) that running sequences need. */
-  pagesInUse(ids: Int32Array, count: number): number {
-    return this.registry.numbers.neededPages(ids, count, this.#longTails());
+    return this.registry.numbers.idlePages - this.withheld.idlePages();
   }
 
   /** Evicts until `pages` pages are free that were not, or nothing is left to evict; returns how many are. */
@@ -117,10 +103,9 @@ export class CachedRows {
     const freed = (): number => pool.native.available() - before;
     this.#endDropped(true);
     for (let hasReplaced = false; ;) {
-      while (freed() < pages && index.evict(Math.ceil((pages - freed()) / this.#pagesPerGroup)) > 0) {
+      while (freed() < pages && index.evict(Math.ceil((pages - freed()) / this.#memory.layout.pagesPerRow)) > 0) {
         this.#endDropped(true);
       }
-      this.#trimTails();
       if (freed() >= pages || hasReplaced) return freed();
       hasReplaced = true;
       this.replaceDuplicates();
@@ -129,7 +114,7 @@ export class CachedRows {
 
   /** Evicts about `pages` pages, which stay mapped: the sequences that get those idle slots get their rows. */
   evictInPlace(pages: number): void {
-    this.index.evict(Math.ceil(pages / this.#pagesPerGroup));
+    this.index.evict(Math.ceil(pages / this.#memory.layout.pagesPerRow));
     this.#endDropped(false);
   }
 
@@ -138,14 +123,11 @@ export class CachedRows {
    * `endDropped`.
    */
   replaceDuplicates(): void {
-    const longTails = this.#longTails();
-    this.#replaceDuplicates((id) => this.#isSpare(id) || longTails.has(id));
-    this.#partLongTails();
+    this.#replaceDuplicates(this.#isSpare);
     this.#endDropped(true);
-    this.#trimTails();
   }
 
-  /** Evicts what is cached behind the sequence's tokens in the slot's group `tail`. Throws as `endDropped`. */
+  /** Evicts what is cached behind the sequence's tokens in the slot's row `tail`. Throws as `endDropped`. */
   claim(slot: number, tail: number): void {
     const { index, registry } = this;
     const path = this.tokens.pathOf(slot);
@@ -155,7 +137,6 @@ export class CachedRows {
     index.claim(path, tail);
     for (const other of registry.slotsOf(id)) if (this.choice.has(other)) this.#markForShrinking(other, tail);
     this.#endDropped(true);
-    this.#trimTails();
   }
 
   /** Unmaps what idle slots share, longest idle first, until `pages` mappings are gone. The prefixes stay cached. */
@@ -176,10 +157,10 @@ export class CachedRows {
    */
   retire(slot: number): void {
     if (this.#forgotten.size === 0) this.#finished?.note(this.tokens.of(slot), this.index);
-    const groups = this.registry.retire(slot, this.#memory.groups.wholeRows(this.tokens.close(slot)));
-    const isMore = this.registry.named[slot]! > groups || this.#memory.slots.foreignRow[slot] !== noForeignRow;
-    if (isMore) this.#mustShrink.set(slot, groups);
-    else this.list(slot, groups);
+    const rows = this.registry.retire(slot, this.#memory.arithmetic.wholeRows(this.tokens.close(slot)));
+    const isMore = this.registry.named[slot]! > rows || this.#memory.slots.foreignRow[slot] !== noForeignRow;
+    if (isMore) this.#mustShrink.set(slot, rows);
+    else this.list(slot, rows);
     if (this.#forgotten.delete(slot) && this.#forgotten.size === 0) this.index.clear();
     this.endDropped();
   }
@@ -196,46 +177,46 @@ export class CachedRows {
 
   /**
    * Drops every cached prefix that no running work uses, and finished text that waits to be stored; returns how many
-   * groups the index let go of. Throws as `endDropped`.
+   * rows the index let go of. Throws as `endDropped`.
    */
   clear(): number {
     this.#finished?.clear();
-    const groups = this.index.clear();
+    const rows = this.index.clear();
     this.endDropped();
-    return groups;
+    return rows;
   }
 
   /**
-   * Drops what the scope says, which no path has any more (`SequenceTokens.leave`); returns how many groups. Throws as
+   * Drops what the scope says, which no path has any more (`SequenceTokens.leave`); returns how many rows. Throws as
    * `endDropped`.
    */
   drop(scope: TextScope): number {
     const before = this.index.dropped.count;
     this.index.drop(scope);
-    const groups = this.index.dropped.count - before;
+    const rows = this.index.dropped.count - before;
     this.endDropped();
-    return groups;
+    return rows;
   }
 
   /**
-   * Lists an idle slot that holds so many groups of a text; not one in quarantine, which is not leased again, and
+   * Lists an idle slot that holds so many rows of a text; not one in quarantine, which is not leased again, and
    * `close` unmaps it.
    */
-  list(slot: number, groups: number): void {
-    if (this.#memory.slots.isQuarantined[slot] === 0) this.choice.add(slot, groups);
+  list(slot: number, rows: number): void {
+    if (this.#memory.slots.isQuarantined[slot] === 0) this.choice.add(slot, rows);
   }
 
   /**
-   * Takes an idle slot out of the list of contents and unmaps its rows behind the first `groups` groups, and those that
-   * it gave up.
+   * Takes an idle slot out of the list of contents and unmaps what lies behind its first `rows` rows, and those that it
+   * gave up.
    */
-  vacate(slot: number, groups: number): void {
+  vacate(slot: number, rows: number): void {
     const { registry } = this;
-    const { layout, slots } = this.#memory;
+    const { slots } = this.#memory;
     this.choice.remove(slot);
-    this.#mustShrink.set(slot, groups);
-    this.#memory.unmap(slot, Math.min(groups * layout.groupRows, slots.foreignRow[slot]!));
-    registry.leave(slot, groups);
+    this.#mustShrink.set(slot, rows);
+    this.#memory.unmap(slot, Math.min(rows, slots.foreignRow[slot]!));
+    registry.leave(slot, rows);
     if (slots.foreignRow[slot] === noForeignRow) registry.unmapped(slot);
     this.#mustShrink.delete(slot);
   }
@@ -269,12 +250,12 @@ export class CachedRows {
         continue;
       }
       try {
-        const groups = Math.min(content, registry.heldGroups(slot));
-        const isAlone = slots.foreignRow[slot] === noForeignRow && registry.isAlone(slot, groups);
-        if (mustUnmap || !isAlone) this.vacate(slot, groups);
-        else registry.leave(slot, groups);
+        const rows = Math.min(content, registry.heldRows(slot));
+        const isAlone = slots.foreignRow[slot] === noForeignRow && registry.isAlone(slot, rows);
+        if (mustUnmap || !isAlone) this.vacate(slot, rows);
+        else registry.leave(slot, rows);
         this.#mustShrink.delete(slot);
-        this.choice.add(slot, groups);
+        this.choice.add(slot, rows);
       } catch (error) {
         failure ??= { error };
       }
@@ -304,91 +285,32 @@ export class CachedRows {
     }
   }
 
-  /**
-   * Last groups of slots in use with more rows than their tokens and earmarks need: by number, what the longest needs.
-   */
-  #longTails(): LongTails {
-    const { registry } = this;
-    const { slots, layout } = this.#memory;
-    const tails = new Map<number, { rows: number; users: number }>();
-    if (layout.groupRows === 1) return tails;
-    for (let slot = 0; slot < slots.count; slot += 1) {
-      const last = registry.named[slot]! - 1;
-      if (slots.state[slot] === slotStates.idle || last < 0) continue;
-      const id = registry.idsOf(slot)[last]!;
-      const isRunning = slots.state[slot] === slotStates.active && slots.isQuarantined[slot] === 0;
-      const rows = Math.max(0, (isRunning ? slots.neededRows(slot) : slots.rows[slot]!) - last * layout.groupRows);
-      if (rows >= registry.numbers.rows[id]!) continue;
-      const tail = tails.get(id);
-      tails.set(id, { rows: Math.max(rows, tail?.rows ?? 0), users: (tail?.users ?? 0) + 1 });
-    }
-    return tails;
-  }
-
-  /**
-   * What is cached behind the tokens of running sequences in groups with rows that they do not need can be evicted, and
-   * idle slots give those groups up.
-   */
-  #partLongTails(): void {
-    const { index, registry, tokens } = this;
-    for (const id of this.#longTails().keys()) {
-      for (const slot of registry.slotsOf(id)) {
-        const path = tokens.pathOf(slot);
-        if (path !== undefined) index.splitAt(path);
-        if (this.choice.has(slot)) this.#markForShrinking(slot, registry.numbers.group[id]!);
-      }
-    }
-  }
-
-  /** Rows of running sequences' last groups that no text needs any more are theirs alone again. */
-  #trimTails(): void {
-    const { registry } = this;
-    const { slots, layout } = this.#memory;
-    for (const [id, { rows, users }] of this.#longTails()) {
-      if (users !== registry.numbers.mappers[id] || rows === 0) continue;
-      const mappers = registry.slotsOf(id);
-      const first = registry.numbers.group[id]! * layout.groupRows;
-      const longest = mappers.find((slot) => slots.rows[slot]! >= first + rows);
-      if (longest === undefined) continue;
-      if (!this.index.isHolding(id) || mappers.some((slot) => this.#endsIn(slot, id))) registry.trim(longest, rows);
-    }
-  }
-
-  /** Whether all that is cached in the group are tokens of the slot's sequence. */
-  #endsIn(slot: number, id: number): boolean {
-    const path = this.tokens.pathOf(slot);
-    return path !== undefined && this.index.isWritable(path, this.registry.numbers.group[id]!);
-  }
-
-  /** Idle slots that end with a group that was dropped have too much. */
+  /** Idle slots that end with a row that was dropped have too much. */
   #shortenContents(id: number): void {
     for (let slot = this.choice.endingIn(id); slot >= 0; slot = this.choice.endingIn(id)) {
-      this.#markForShrinking(slot, this.registry.numbers.group[id]!);
+      this.#markForShrinking(slot, this.registry.numbers.row[id]!);
     }
   }
 
-  /** The idle slot maps more than its content, which is its first `groups` groups at most. */
-  #markForShrinking(slot: number, groups: number): void {
+  /** The idle slot maps more than its content, which is its first `rows` rows at most. */
+  #markForShrinking(slot: number, rows: number): void {
     this.choice.remove(slot);
-    this.#mustShrink.set(slot, groups);
+    this.#mustShrink.set(slot, rows);
   }
 }
 
-// WithheldRows: the groups of rows that no running sequence needs and that cannot be evicted all the same, as the
-// eviction policy withholds their text; in pages. Owns nothing: the index knows which those are. Costs nothing where it
-// knows of none.
+// WithheldRows: the rows that no running sequence needs and that cannot be evicted all the same, as the eviction policy
+// withholds their text; in pages. Owns nothing: the index knows which those are. Costs nothing where it knows of none.
 
 export class WithheldRows {
   readonly #index: PrefixIndex;
   readonly #numbers: CountedRows;
-  readonly #layout: Layout;
-  readonly #longTails: () => LongTails;
+  readonly #pagesPerRow: number;
 
-  constructor(index: PrefixIndex, numbers: CountedRows, layout: Layout, longTails: () => LongTails) {
+  constructor(index: PrefixIndex, numbers: CountedRows, pagesPerRow: number) {
     this.#index = index;
     this.#numbers = numbers;
-    this.#layout = layout;
-    this.#longTails = longTails;
+    this.#pagesPerRow = pagesPerRow;
   }
 
   /** Whether there may be some. */
@@ -401,7 +323,7 @@ export class WithheldRows {
     return this.#index.withheld.isPassing;
   }
 
-  /** Whether the group is one of them, in use or not. */
+  /** Whether the row is one of them, in use or not. */
   has(id: number): boolean {
     let isWithheld = false;
     this.#index.withheld.forRows((row) => isWithheld ||= row === id);
@@ -409,37 +331,24 @@ export class WithheldRows {
   }
 
   /** All their pages that no running sequence needs. */
-  idlePages(tails?: LongTails): number {
+  idlePages(): number {
     if (!this.isAny) return 0;
-    const known = tails ?? this.#longTails();
-    let pages = 0;
-    this.#index.withheld.forRows((id) => pages += idlePagesOf(this.#numbers, id, known));
-    return pages;
+    let rows = 0;
+    this.#index.withheld.forRows((id) => { if (this.#numbers.users[id] === 0) rows += 1; });
+    return rows * this.#pagesPerRow;
   }
 
   /**
-   * Those of the groups `ids` of a hit and of the one behind them, within the first `rows` rows of a slot: a sequence
-   * that shares them, or copies from them, takes no page from anything else for them.
+   * Those of the rows `ids` of a hit and of the one behind them: a sequence that shares them, or copies from them,
+   * takes no page from anything else for them.
    */
-  idlePagesIn(ids: Int32Array, { wholeRows, tailRow }: PrefixHit, rows: number): number {
-    const numbers = this.#numbers;
+  idlePagesIn(ids: Int32Array, { wholeRows, tailRow }: PrefixHit): number {
+    const { users } = this.#numbers;
     const withheld = new Set<number>();
     this.#index.withheld.forRows((id) => withheld.add(id));
-    const tails = this.#longTails();
-    let pages = 0;
-    for (let group = 0; group < wholeRows; group += 1) {
-      if (withheld.has(ids[group]!)) pages += idlePagesOf(numbers, ids[group]!, tails);
-    }
-    if (!withheld.has(tailRow) || numbers.users[tailRow]! > 0) return pages;
-    const rowsBefore = numbers.group[tailRow]! * this.#layout.groupRows;
-    return pages + numbers.pagesOf(tailRow, Math.min(numbers.rows[tailRow]!, rows - rowsBefore));
+    let rows = 0;
+    for (let row = 0; row < wholeRows; row += 1) if (withheld.has(ids[row]!) && users[ids[row]!] === 0) rows += 1;
+    if (withheld.has(tailRow) && users[tailRow] === 0) rows += 1;
+    return rows * this.#pagesPerRow;
   }
-}
-
-/** Pages of a group that no running sequence needs. */
-function idlePagesOf(numbers: CountedRows, id: number, tails: LongTails): number {
-  const users = numbers.users[id]!;
-  if (users === 0) return numbers.pagesOf(id);
-  const tail = tails.get(id);
-  return tail?.users === users ? numbers.pagesOf(id) - numbers.pagesOf(id, tail.rows) : 0;
 }

@@ -13,8 +13,6 @@ import { type Lease, noForeignRow, sharedTails, type SlotMemory, slotStates } fr
 export interface CopyRoom {
   /** Calls `work`, which needs `pages` pages for the slot that are not set aside for it, with room for them. */
   withRoom(slot: number, pages: number, work: () => void): void;
-  /** Sets pages aside until the slot has `rows` rows. */
-  earmark(slot: number, rows: number): void;
   /** Whether so many pages more can be had beside all that is asked for. */
   canSpare(pages: number): boolean;
 }
@@ -38,7 +36,7 @@ export class RowSharing {
   /** Before a slot is written to from its length on: pages that `makeWritable` takes. */
   detachPages(slot: number): number {
     const tail = this.#sharedTail(slot);
-    return tail < 0 ? 0 : this.#copyPages(slot, tail);
+    return tail < 0 ? 0 : this.#memory.layout.pagesPerRow;
   }
 
   /** Before the slots of a batch get memory: see `CachedRows.flushBesideWithheld`. */
@@ -47,7 +45,7 @@ export class RowSharing {
   }
 
   /**
-   * The group that must stay as it is for others where the slot is written to next, or -1: other running sequences use
+   * The row that must stay as it is for others where the slot is written to next, or -1: other running sequences use
    * it, of which `left` will not, or what is cached behind the slot's tokens is withheld.
    */
   contestedTail(slot: number, left: ReadonlyMap<number, number>): number {
@@ -59,7 +57,7 @@ export class RowSharing {
   }
 
   /**
-   * For want of the pages of a copy: what is cached behind the slot's tokens in its last group, and no running sequence
+   * For want of the pages of a copy: what is cached behind the slot's tokens in its last row, and no running sequence
    * uses, goes. Returns whether the slot can be written to then.
    */
   claimTail(slot: number): boolean {
@@ -109,15 +107,9 @@ export class RowSharing {
    * had.
    */
   makeWritable(slot: number, room: CopyRoom): void {
-    const { layout, slots } = this.#memory;
-    const { registry } = this.#cached;
+    const { slots } = this.#memory;
     const tail = this.#sharedTail(slot);
-    const rows = layout.rowsFor(slots.length[slot]!);
-    if (tail >= 0 && !this.#moveOthers(slot, tail, room)) {
-      this.#detach(slot, tail, room);
-    } else if (registry.rowsOfLast(slot) > rows) { // it has taken tokens back that only it had: rows behind are its own
-      registry.trim(slot, rows - (registry.named[slot]! - 1) * layout.groupRows);
-    }
+    if (tail >= 0 && !this.#moveOthers(slot, tail, room)) this.#detach(slot, tail, room);
     slots.setSharedTail(slot, slots.foreignRow[slot] === noForeignRow ? sharedTails.none : sharedTails.truncated);
   }
 
@@ -126,18 +118,18 @@ export class RowSharing {
    * is, or is going to be, in the prefix cache.
    */
   isWritable(slot: number, from: number, to: number): boolean {
-    const { slots, groups } = this.#memory;
+    const { slots, arithmetic } = this.#memory;
     const { registry, tokens, index } = this.#cached;
     if (slots.state[slot] !== slotStates.active) return false;
     const length = slots.length[slot]!;
     const known = tokens.of(slot);
     if (known?.path.isStored === true && from < Math.min(length, known.count)) return false;
     const ids = registry.idsOf(slot);
-    const end = Math.min(groups.rowsFor(to), registry.named[slot]!);
-    for (let group = groups.wholeRows(from); group < end; group += 1) {
-      if (registry.numbers.mappers[ids[group]!]! > 1) return false;
-      if (!index.isHolding(ids[group]!)) continue;
-      const isOwnTail = from >= length && group === groups.wholeRows(length) && this.#sharedTail(slot) < 0;
+    const end = Math.min(arithmetic.rowsFor(to), registry.named[slot]!);
+    for (let row = arithmetic.wholeRows(from); row < end; row += 1) {
+      if (registry.numbers.mappers[ids[row]!]! > 1) return false;
+      if (!index.isHolding(ids[row]!)) continue;
+      const isOwnTail = from >= length && row === arithmetic.wholeRows(length) && this.#sharedTail(slot) < 0;
       if (!isOwnTail) return false;
     }
     return true;
@@ -148,21 +140,15 @@ export class RowSharing {
    * fails.
    */
   truncate(slot: number, tokens: number): void {
-    const { layout, slots, groups } = this.#memory;
+    const { slots, arithmetic } = this.#memory;
     const { registry } = this.#cached;
     slots.truncate(slot, tokens);
     this.#cached.tokens.truncate(slot, tokens);
-    if (registry.named[slot]! > groups.wholeRows(tokens) || slots.foreignRow[slot] !== noForeignRow) {
+    if (registry.named[slot]! > arithmetic.wholeRows(tokens) || slots.foreignRow[slot] !== noForeignRow) {
       slots.setSharedTail(slot, sharedTails.truncated);
     }
     try {
       this.#leaveBehind(slot);
-      const rows = layout.rowsFor(tokens);
-      const last = registry.named[slot]! - 1;
-      if (registry.namedRows(slot) > rows && registry.numbers.mappers[registry.idsOf(slot)[last]!]! > 1) {
-        this.#giveUp(slot, rows);
-        this.#unmapGivenUp(slot);
-      }
     } finally {
       this.#cached.endDropped();
     }
@@ -174,32 +160,32 @@ export class RowSharing {
    * have rows.
    */
   fork(from: number, slot: number): Lease {
-    const { native, layout, slots, groups } = this.#memory;
+    const { native, slots, arithmetic } = this.#memory;
     const { index, registry, tokens } = this.#cached;
     const length = slots.length[from]!;
-    const count = groups.rowsFor(length);
+    const count = arithmetic.rowsFor(length);
     const ids = registry.idsOf(slot);
-    registry.name(from, layout.rowsFor(length));
+    registry.name(from, count);
     ids.set(registry.idsOf(from).subarray(0, count));
     const known = tokens.of(from);
     const path = known === undefined ? undefined : index.fork(known.path, ids);
     try {
       native.alias(slot, ids, 0, count);
       registry.join(slot, count); // before anything can fail: the slot then is not taken for one that shares nothing
-      if (slots.rows[slot]! > layout.rowsFor(length)) this.#memory.unmap(slot, layout.rowsFor(length));
+      if (slots.rows[slot]! > count) this.#memory.unmap(slot, count);
     } catch (error) {
       if (path !== undefined) index.release(path);
       this.#cached.endDropped();
       throw error;
     }
     this.#memory.fences.setStream(slot, this.#memory.fences.streamOf(from));
-    if (groups.wholeRows(length) < count) {
+    if (arithmetic.wholeRows(length) < count) {
       slots.setSharedTail(from, Math.max(slots.sharedTail[from]!, sharedTails.forked));
     }
     if (known !== undefined && path !== undefined) {
       tokens.open(slot, { path, buffer: known.buffer.slice(0, known.count), count: known.count });
     }
-    const sharedTail = groups.wholeRows(length) < count ? slots.sharedTail[from]! : sharedTails.none;
+    const sharedTail = arithmetic.wholeRows(length) < count ? slots.sharedTail[from]! : sharedTails.none;
     return { tokens: length, earmarkedTokens: 0, tenant: slots.tenantOf(from), sharedTail, isTransfer: false };
   }
 
@@ -209,13 +195,13 @@ export class RowSharing {
    * the slot.
    */
   #leaveBehind(slot: number): void {
-    const { layout, slots, groups } = this.#memory;
+    const { slots, arithmetic } = this.#memory;
     const { registry } = this.#cached;
-    const first = groups.rowsFor(slots.length[slot]!);
+    const first = arithmetic.rowsFor(slots.length[slot]!);
     if (registry.isAlone(slot, first)) {
       registry.leave(slot, first);
     } else {
-      this.#giveUp(slot, first * layout.groupRows);
+      this.#giveUp(slot, first);
       registry.giveUp(slot, first);
     }
     this.#unmapGivenUp(slot);
@@ -235,14 +221,14 @@ export class RowSharing {
   }
 
   /**
-   * The group that holds the slot's last tokens and room for the next, if it must stay as it is when so many slots have
+   * The row that holds the slot's last tokens and room for the next, if it must stay as it is when so many slots have
    * `left` it; or -1.
    */
   #sharedTail(slot: number, left?: ReadonlyMap<number, number>): number {
-    const { slots, groups } = this.#memory;
+    const { slots, arithmetic } = this.#memory;
     const { registry, tokens } = this.#cached;
-    const tail = groups.wholeRows(slots.length[slot]!);
-    if (tail === groups.rowsFor(slots.length[slot]!) || tail >= registry.named[slot]!) return -1;
+    const tail = arithmetic.wholeRows(slots.length[slot]!);
+    if (tail === arithmetic.rowsFor(slots.length[slot]!) || tail >= registry.named[slot]!) return -1;
     const id = registry.idsOf(slot)[tail]!;
     if (registry.numbers.mappers[id]! - (left?.get(id) ?? 0) > 1) return tail;
     if (slots.sharedTail[slot] !== sharedTails.truncated) return -1;
@@ -251,49 +237,37 @@ export class RowSharing {
 
   // Copies: what is queued on a row is copied behind that, and what is copied is in use until it is over.
 
-  /** Pages of a copy of the slot's group, which is its last with tokens: of its rows that hold some. */
-  #copyPages(slot: number, group: number): number {
-    const { layout, slots } = this.#memory;
-    return layout.pagesBetween(group * layout.groupRows, layout.rowsFor(slots.length[slot]!));
-  }
-
   /**
-   * Gives the slot a copy of its last group, which must stay as it is. What has queued work on it is copied behind
+   * Gives the slot a copy of its last row, which must stay as it is. What has queued work on it is copied behind
    * that; the slot itself must not have any: else it is waited for. Throws KV_OUT_OF_PAGES, KV_WORK_QUEUED, and what
    * the driver throws.
    */
-  #detach(slot: number, group: number, room: CopyRoom): void {
+  #detach(slot: number, row: number, room: CopyRoom): void {
     const { native, layout, slots, views } = this.#memory;
     const { registry } = this.#cached;
     const fences = this.#memory.fences;
-    const id = registry.idsOf(slot)[group]!;
+    const id = registry.idsOf(slot)[row]!;
     const length = slots.length[slot]!;
-    const rows = layout.rowsFor(length);
     fences.wait(slot, 'write to');
     const writers = this.writersOf(id);
     for (const other of writers) fences.checkWritten(other, 'copy the last row of');
-    const source = this.sourceOf(id, slot, rows);
+    const source = this.sourceOf(id, slot);
     const stream = fences.streamOf(slot);
     const isQueued = writers.length > 0 && source >= 0 && stream !== undefined;
     if (!isQueued) for (const other of writers) fences.waitWritten(other, 'copy the last row of');
-    const isTooLong = registry.namedRows(slot) > rows;
-    room.withRoom(slot, this.#copyPages(slot, group), () => {
-      if (isTooLong) this.#memory.unmap(slot, rows); // nothing queued uses the slot
+    room.withRoom(slot, layout.pagesPerRow, () => {
       views.revoke(slot);
       if (isQueued) {
         fences.ensure(stream);
         for (const other of writers) fences.order(stream, other);
-        native.detach(slot, group, length, source, stream);
+        native.detach(slot, row, length, source, stream);
         this.hasQueuedCopy(slot, [source, ...writers], stream);
       } else { // nothing is queued on it now
-        native.detach(slot, group, length, -1, 0n);
+        native.detach(slot, row, length, -1, 0n);
       }
       registry.hasCopied(id, slot, length);
-      registry.leave(slot, group);
+      registry.leave(slot, row);
     });
-    if (isTooLong && slots.earmarkedTokens[slot]! > length) {
-      room.earmark(slot, layout.rowsFor(slots.earmarkedTokens[slot]!));
-    }
   }
 
   /**
@@ -301,22 +275,21 @@ export class RowSharing {
    * slot goes on in place, since its addresses cannot be exchanged yet. False: that does not help, or there is no room
    * to spare for it.
    */
-  #moveOthers(slot: number, group: number, room: CopyRoom): boolean {
-    const { slots, groups } = this.#memory;
+  #moveOthers(slot: number, row: number, room: CopyRoom): boolean {
+    const { slots, arithmetic, layout } = this.#memory;
     const { registry } = this.#cached;
     const fences = this.#memory.fences;
     if (!fences.isPending(slot) || fences.pendingStep(slot) >= 0) return false;
-    const id = registry.idsOf(slot)[group]!;
+    const id = registry.idsOf(slot)[row]!;
     const others = registry.slotsOf(id).filter((other) => other !== slot);
     const canMove =
       (other: number): boolean => slots.state[other] === slotStates.active && slots.isQuarantined[other] === 0 &&
       slots.prepared[other] === 0 && !fences.isPending(other) && fences.streamOf(other) !== undefined &&
-      groups.wholeRows(slots.length[other]!) === group && registry.named[other] === group + 1;
-    if (!this.#cached.tokens.isTailWritable(slot, group) || !others.every(canMove)) return false;
-    const pages = others.reduce((sum, other) => sum + this.#copyPages(other, group), 0);
-    if (!room.canSpare(pages - this.#copyPages(slot, group))) return false;
+      arithmetic.wholeRows(slots.length[other]!) === row && registry.named[other] === row + 1;
+    if (!this.#cached.tokens.isTailWritable(slot, row) || !others.every(canMove)) return false;
+    if (!room.canSpare((others.length - 1) * layout.pagesPerRow)) return false;
     try {
-      for (const other of others) this.#detach(other, group, room);
+      for (const other of others) this.#detach(other, row, room);
       return true;
     } catch (error) {
       if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
@@ -340,28 +313,26 @@ export class RowSharing {
   }
 
   /**
-   * A slot that maps the group, up to its own row `rows` - 1 at least, from which a copy into `slot` can be queued, or
-   * -1: not an idle one, which may change hands at any time.
+   * A slot that maps the row, from which a copy into `slot` can be queued, or -1: not an idle one, which may change
+   * hands at any time.
    */
-  sourceOf(id: number, slot: number, rows: number): number {
+  sourceOf(id: number, slot: number): number {
     const { slots } = this.#memory;
     for (let other = 0; other < slots.count; other += 1) {
       if (other !== slot && this.#cached.registry.isMapping(other, id) && slots.isQuarantined[other] === 0 &&
-        slots.state[other] !== slotStates.idle && slots.ownRows(other) >= rows) return other;
+        slots.state[other] !== slotStates.idle) return other;
     }
     return -1;
   }
 
-  /** Slots whose queued work may still write the group: those that map it, and those that gave up rows in its place. */
+  /** Slots whose queued work may still write the row: those that map it, and those that gave up rows in its place. */
   writersOf(id: number): number[] {
     const written = this.#memory.fences.writtenSlots();
     if (written.length === 0) return written;
-    const { layout, slots: { foreignRow, rows } } = this.#memory;
-    const row = this.#cached.registry.numbers.group[id]! * layout.groupRows;
-    return written.filter((slot) => {
-      const hasGivenUp = foreignRow[slot]! < row + layout.groupRows && row < rows[slot]!;
-      return hasGivenUp || this.#cached.registry.isMapping(slot, id);
-    });
+    const { slots: { foreignRow, rows } } = this.#memory;
+    const row = this.#cached.registry.numbers.row[id]!;
+    return written.filter((slot) =>
+      (foreignRow[slot]! <= row && row < rows[slot]!) || this.#cached.registry.isMapping(slot, id));
   }
 
   // Rows that are not the sequence's any more and whose addresses queued work may use: unmapped at once, or behind the

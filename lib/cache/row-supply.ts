@@ -11,18 +11,11 @@ import type { CachedRows } from './cached-rows.js';
 import type { IdleSlots } from './slot-choice.js';
 import { noForeignRow, type SlotMemory, type Slots, slotStates } from './slots.js';
 
-/**
- * Tokens before `tokens` in the group behind those that a sequence shares, copied from the kept group `id`; 0: nothing
- * is.
- */
+/** Tokens before `tokens` in the row behind those that a sequence shares, copied from the row `id`; 0: nothing is. */
 export interface TailCopy {
-  /**
-   * Slot that they are read in; -1: one that maps the group's first `rows` rows once there is room, or else where the
-   * group is kept.
-   */
+  /** Slot that they are read in; -1: one that maps the row once there is room, or else where the row is kept. */
   readonly source: number;
   readonly id: number;
-  readonly rows: number;
   readonly tokens: number;
   /** On which the copy is queued; undefined: it is done when the slot is admitted. */
   readonly stream: bigint | undefined;
@@ -40,8 +33,6 @@ export interface Admittance {
   readonly ids: Int32Array;
   readonly from: number;
   readonly to: number;
-  /** Rows that end with the last of these groups. */
-  readonly sharedRows: number;
   readonly rows: number;
   readonly earmarkedRows: number;
   /** Tokens of the prompt, if pages are set aside for them. */
@@ -141,19 +132,19 @@ export class RowSupply implements PageUser {
   }
 
   /**
-   * Gives an idle slot what a new sequence needs, all or nothing: the groups ids[from … to) mapped behind its rows,
+   * Gives an idle slot what a new sequence needs, all or nothing: the rows ids[from … to) mapped behind its own,
    * rows of its own up to `rows`, pages set aside up to `earmarkedRows`, and a copy (see NativeCache.admit); and pages
    * for a prompt in layer sets with windows. Its own rows are not reclaimed for it.
    */
   admit(
-    slot: number, tenant: bigint, { ids, from, to, sharedRows, rows, earmarkedRows, earmarkedTokens, copy }: Admittance,
+    slot: number, tenant: bigint, { ids, from, to, rows, earmarkedRows, earmarkedTokens, copy }: Admittance,
   ): void {
     const layout = this.#layout;
     const { windows } = this.#memory;
     const windowPages = windows.pagesOfPrompt(earmarkedTokens);
     const missing = (): Missing => {
       const mapped = this.#slots.rows[slot]!;
-      const before = Math.max(mapped, sharedRows);
+      const before = Math.max(mapped, to);
       const after = Math.max(before, rows, earmarkedRows);
       const grown = Math.max(before, rows);
       return {
@@ -164,9 +155,9 @@ export class RowSupply implements PageUser {
     };
     this.#hold(slot, () => {
       this.#attempt(noSlots, 0, missing, () => {
-        const source = copy.source >= 0 || copy.id < 0 ? copy.source : this.#cached.registry.slotOf(copy.id, copy.rows);
-        windows.admit(slot, earmarkedTokens, tenant);
+        const source = copy.source >= 0 || copy.id < 0 ? copy.source : this.#cached.registry.slotOf(copy.id);
         try {
+          windows.admit(slot, earmarkedTokens, tenant);
           this.#native.admit(
             slot, tenant, ids, from, to, rows, earmarkedRows, source, copy.id, copy.tokens, copy.stream);
         } catch (error) {
@@ -183,18 +174,6 @@ export class RowSupply implements PageUser {
    */
   withRoom(slot: number, pages: number, work: () => void): void {
     this.#attempt([slot], 1, () => ({ rows: 1, pages, unearmarkedPages: pages }), work);
-  }
-
-  /** Sets pages aside until the slot has `rows` rows; the slot's own rows are not reclaimed for it. */
-  earmark(slot: number, rows: number): void {
-    this.#hold(slot, () => {
-      this.#attempt([], 0, () => {
-        const pages = this.#slots.missingPages(slot, rows);
-        return { rows: rows - this.#slots.rows[slot]!, pages, unearmarkedPages: pages };
-      }, () => {
-        this.#native.earmark(slot, rows);
-      });
-    });
   }
 
   /**
@@ -267,8 +246,7 @@ export class RowSupply implements PageUser {
     let freed = this.#reclaimSurplus(pages);
     if (freed < pages) freed += this.#memory.windows.reclaim(pages - freed);
     if (freed < pages) freed += this.#cached.evict(pages - freed);
-    // what was behind evicted text in a group
-    return freed < pages ? freed + this.#reclaimSurplus(pages - freed) : freed;
+    return freed;
   }
 
   unmapIdle(pages: number): number {

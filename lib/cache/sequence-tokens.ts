@@ -148,13 +148,13 @@ export class SequenceTokens {
   }
 
   /**
-   * Whether the sequence may write behind its tokens in its group `group`, as far as the index is concerned: nothing
+   * Whether the sequence may write behind its tokens in its row `row`, as far as the index is concerned: nothing
    * else is cached there.
    */
-  isTailWritable(slot: number, group: number): boolean {
+  isTailWritable(slot: number, row: number): boolean {
     const path = this.pathOf(slot);
-    return path === undefined ? !this.#index.isHolding(this.#registry.idsOf(slot)[group]!)
-      : this.#index.isWritable(path, group);
+    return path === undefined ? !this.#index.isHolding(this.#registry.idsOf(slot)[row]!)
+      : this.#index.isWritable(path, row);
   }
 
   /** The slot has computed tokens. */

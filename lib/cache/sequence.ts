@@ -112,8 +112,8 @@ export class Sequence {
   }
 
   /**
-   * Whether it holds selected tokens of its text, and what it computes is not what its text says: nothing of it is
-   * cached, nor forked.
+   * Whether it holds only selected tokens of its text, so that its results are not exact: it is not cached, and cannot
+   * be forked.
    */
   get isLossy(): boolean {
     return this.#selection !== undefined;
@@ -160,12 +160,11 @@ export class Sequence {
   }
 
   /**
-   * Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. From then on
-   * its text is known up to there and no further, whatever was known before, so that other tokens may follow: in the
-   * middle of a prompt, say the rest again with `append` to have it cached. That holds for the current length too,
-   * which takes back what was announced and drops nothing. Where layers keep the last tokens alone, `rollbackTokens`
-   * tokens can always be dropped, and more while what the layers see from there is mapped: else throws
-   * KV_WINDOW_PASSED, and nothing has changed.
+   * Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. Recorded
+   * tokens past it are forgotten, those of the prompt too: record them again with `append` to have them cached.
+   * Truncating to the current length forgets only tokens that were recorded and not computed. Where layers keep the
+   * last tokens alone, `rollbackTokens` tokens can always be dropped, and more while the tokens that the layers see
+   * there are mapped. Otherwise it throws KV_WINDOW_PASSED, and nothing has changed.
    */
   truncate(tokens: number): void {
     const { lifetime, memory, leases } = this.#owner;
@@ -193,9 +192,9 @@ export class Sequence {
   }
 
   /**
-   * Keeps a value at the end of what it has computed, for a request whose prompt is exactly that. False: it is not
-   * kept, since the text is not cached, or not by this sequence: one with `caching: 'read'` leaves nothing behind,
-   * whatever is cached. It goes with the text's last row, or when there are more than `endValues`.
+   * Keeps a value, such as the last logits, for a request whose prompt is exactly the text computed so far. Returns
+   * false where it is not kept: the text is not cached, or the sequence has `caching: 'read'`. The value goes with the
+   * text's last row, or when there are more than `endValues`.
    */
   keepValue(value: unknown): boolean {
     const slot = this.#check();
@@ -244,9 +243,8 @@ export class Sequence {
   }
 
   /**
-   * What it has written to side tensors (default: all that it carries), for the next stage, also after this sequence
-   * was released. Close it when the rows were read: until then it keeps their memory. Throws KV_INVALID_OPTION,
-   * KV_SIDE_STATE.
+   * Its rows of side tensors (default: all that it carries), for the next stage, also after this sequence was released.
+   * Close it when the rows were read: until then it keeps their memory. Throws KV_INVALID_OPTION, KV_SIDE_STATE.
    */
   handOver(names?: readonly string[]): HandOver {
     const owner = 'Sequence.handOver';
@@ -291,6 +289,7 @@ export class Sequence {
     if (slots !== sequence.#owner.memory.slots) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner: 'KvCache', option: 'sequence', expected: 'a sequence of this cache', received: sequence,
+        hint: 'It belongs to another cache.',
       });
     }
     return sequence.#check();

@@ -1,10 +1,9 @@
 // SlotChoice: which idle slot a sequence gets: every choice of one is here. It lists the idle slots that still hold the
-// start of some text, each by its last group of rows, since a slot that holds a text's last group holds all of it; a
+// start of some text, each by its last row, since a slot that holds a text's last row holds all of it; a
 // request that goes on where such a slot ends adopts it, and nothing is mapped or copied.
 
-import type { Layout } from '../layout/layout.js';
 import type { RowRegistry } from './row-registry.js';
-import { type SlotMemory, type Slots, slotStates } from './slots.js';
+import type { SlotMemory, Slots } from './slots.js';
 
 /** Slots that one is chosen from. */
 export interface IdleSlots {
@@ -41,21 +40,19 @@ export function compareFit(rows: number, other: number, neededRows: number): num
 
 export class SlotChoice {
   readonly #slots: Slots;
-  readonly #layout: Layout;
   readonly #registry: RowRegistry;
-  /** By number of a group: slot + 1 of the one that was added last; 0: none. */
+  /** By number of a row: slot + 1 of the one that was added last; 0: none. */
   #first = new Int32Array(64);
   // By slot.
   readonly #next: Int32Array;
   readonly #previous: Int32Array;
-  /** The group it is listed under, or -1. */
+  /** The row it is listed under, or -1. */
   readonly #under: Int32Array;
   /** The candidates of a choice. */
   readonly #idle: IdleSlots;
 
-  constructor({ slots, layout }: SlotMemory, registry: RowRegistry) {
+  constructor({ slots }: SlotMemory, registry: RowRegistry) {
     this.#slots = slots;
-    this.#layout = layout;
     this.#registry = registry;
     this.#next = new Int32Array(slots.count).fill(-1);
     this.#previous = new Int32Array(slots.count).fill(-1);
@@ -63,10 +60,10 @@ export class SlotChoice {
     this.#idle = { count: 0, slots: new Int32Array(slots.count), rows: slots.rows, lastUsed: slots.lastUsed };
   }
 
-  /** Lists an idle slot that holds a text's first `groups` groups, which have numbers; not if it holds none. */
-  add(slot: number, groups: number): void {
-    if (groups === 0) return;
-    const id = this.#registry.idsOf(slot)[groups - 1]!;
+  /** Lists an idle slot that holds a text's first `rows` rows, which have numbers; not if it holds none. */
+  add(slot: number, rows: number): void {
+    if (rows === 0) return;
+    const id = this.#registry.idsOf(slot)[rows - 1]!;
     if (id >= this.#first.length) {
       const first = new Int32Array(Math.max(id + 1, 2 * this.#first.length));
       first.set(this.#first);
@@ -97,7 +94,7 @@ export class SlotChoice {
     return this.#under[slot]! >= 0;
   }
 
-  /** A listed slot whose text ends with this group, or -1. */
+  /** A listed slot whose text ends with this row, or -1. */
   endingIn(id: number): number {
     return id < this.#first.length ? this.#first[id]! - 1 : -1;
   }
@@ -118,23 +115,23 @@ export class SlotChoice {
   }
 
   /**
-   * For a sequence that begins with the groups ids[0 … count): the slot that has most of them, from the first on, and
+   * For a sequence that begins with the rows ids[0 … count): the slot that has most of them, from the first on, and
    * how many; -1 and 0: none has any. A slot that goes on with another text, which stays cached, is taken where
    * unmapping that is less work than mapping what the next best slot lacks.
    */
-  forGroups(ids: Int32Array, count: number): { readonly slot: number; readonly groups: number } {
-    let groups = count;
+  forRows(ids: Int32Array, count: number): { readonly slot: number; readonly rows: number } {
+    let rows = count;
     let slot = -1;
-    while (groups > 0 && (slot = this.freeEndingIn(ids[groups - 1]!)) < 0) groups -= 1;
-    if (groups === count) return { slot, groups };
+    while (rows > 0 && (slot = this.freeEndingIn(ids[rows - 1]!)) < 0) rows -= 1;
+    if (rows === count) return { slot, rows };
     let longer = -1;
-    let fewestRows = 2 * this.#rowsOf(count) - this.#rowsOf(groups);
+    let fewestRows = 2 * count - rows;
     for (const other of this.#registry.slotsOf(ids[count - 1]!)) {
       if (!this.has(other) || !this.#slots.isFree(other) || this.#slots.rows[other]! >= fewestRows) continue;
       longer = other;
       fewestRows = this.#slots.rows[other]!;
     }
-    return longer < 0 ? { slot, groups } : { slot: longer, groups: count };
+    return longer < 0 ? { slot, rows } : { slot: longer, rows: count };
   }
 
   /**
@@ -177,19 +174,15 @@ export class SlotChoice {
     return oldest;
   }
 
-  #rowsOf(groups: number): number {
-    return Math.min(groups * this.#layout.groupRows, this.#layout.maxRows);
-  }
-
   /** Makes the idle slots without content the candidates; returns the idle slot used longest ago, or -1. */
   #collectBlanks(): number {
-    const { count, state, isQuarantined, rows, lastUsed } = this.#slots;
+    const { count, rows, lastUsed } = this.#slots;
     const { named } = this.#registry;
     const idle = this.#idle;
     let oldest = -1;
     idle.count = 0;
     for (let slot = 0; slot < count; slot += 1) {
-      if (state[slot] !== slotStates.idle || isQuarantined[slot] === 1) continue;
+      if (!this.#slots.isFree(slot)) continue;
       if (oldest < 0 || lastUsed[slot]! < lastUsed[oldest]!) oldest = slot;
       if (named[slot]! > 0 && rows[slot]! > 0) continue;
       idle.slots[idle.count] = slot;

@@ -50,6 +50,8 @@ export class Slots {
   readonly rows: Int32Array;
   /** 1: the driver refused to undo a failed change there; its rows stay as they are until the cache closes. */
   readonly isQuarantined: Uint8Array;
+  /** The same of each layer set, that of the first with it: a slot that is out of service in one is so in all. */
+  readonly quarantines: readonly Uint8Array[];
   /** Ticks: when the slot was acquired or released last. */
   readonly lastUsed: Float64Array;
   /** One of `slotStates`. */
@@ -85,8 +87,6 @@ export class Slots {
   readonly #foreignRow: Int32Array;
   readonly #tenant: BigUint64Array;
   readonly #isTransfer: Uint8Array;
-  /** 1: the driver has ruined it in a layer set beside. */
-  readonly #isWithdrawn: Uint8Array;
   /** Slots that sequences of users have, retiring ones with them, and those that transfers have. */
   #usedSlots = 0;
   #transferSlots = 0;
@@ -98,11 +98,12 @@ export class Slots {
     this.count = slots;
     this.sequences = sequences;
     this.#layout = layout;
-    this.#tokenBytes = layout.maxTokenBytes;
+    this.#tokenBytes = layout.commonTokenBytes;
     this.#pageBytes = layout.pageBytes;
     this.#fences = fences;
     this.rows = new Int32Array(slots);
-    this.isQuarantined = new Uint8Array(slots);
+    this.quarantines = layout.sets.map(() => new Uint8Array(slots));
+    this.isQuarantined = this.quarantines[0]!;
     this.lastUsed = new Float64Array(slots);
     this.state = this.#state = new Uint8Array(slots);
     this.generation = this.#generation = new Uint32Array(slots);
@@ -114,7 +115,6 @@ export class Slots {
     this.foreignRow = this.#foreignRow = new Int32Array(slots).fill(noForeignRow);
     this.#tenant = new BigUint64Array(slots);
     this.#isTransfer = new Uint8Array(slots);
-    this.#isWithdrawn = new Uint8Array(slots);
   }
 
   /** Whether it is the slots of a cache, and no object that only has their prototype. */
@@ -128,12 +128,9 @@ export class Slots {
 
   /** Whether a new sequence may have the slot. */
   isFree(slot: number): boolean {
-    return this.#state[slot] === slotStates.idle && this.isQuarantined[slot] === 0 && this.#isWithdrawn[slot] === 0;
-  }
-
-  /** No sequence gets the slot any more. */
-  withdraw(slot: number): void {
-    this.#isWithdrawn[slot] = 1;
+    if (this.#state[slot] !== slotStates.idle) return false;
+    for (const isQuarantined of this.quarantines) if (isQuarantined[slot] === 1) return false;
+    return true;
   }
 
   /** Slots that users' sequences have, and those that they could have beside. */
@@ -333,8 +330,8 @@ export class SlotMemory {
   readonly views: SlotViews;
   /** Failures that no call can report. */
   readonly background: BackgroundErrors;
-  /** How tokens fall into groups of rows, the rows of the prefix index. */
-  readonly groups: RowArithmetic;
+  /** How tokens fall into rows. */
+  readonly arithmetic: RowArithmetic;
   /** Every tensor on this worker, in layer order, K before V. */
   readonly tensors: readonly Tensor[];
 
@@ -357,7 +354,7 @@ export class SlotMemory {
     this.views = views;
     this.background = background;
     this.#isScrubbed = isScrubbed;
-    this.groups = rowArithmetic({ tokenBytes: layout.maxTokenBytes, pageBytes: layout.pageBytes * layout.groupRows });
+    this.arithmetic = rowArithmetic({ tokenBytes: layout.commonTokenBytes, pageBytes: layout.pageBytes });
     const addresses = this.natives.flatMap((of, index) =>
       Array.from({ length: layout.sets[index]!.reservations.count }, (_, reservation) => of.address(reservation)));
     this.tensors = Object.freeze(layout.tensors.map((tensor) => Object.freeze({
@@ -378,10 +375,10 @@ export class SlotMemory {
     for (let set = 0; set < this.natives.length; set += 1) {
       const native = this.natives[set]!;
       native.synchronize();
-      const lateErrors = this.#newsOfAll[set]![cacheNews.lateErrors]!;
-      if (lateErrors === this.#lateErrors[set]) continue;
-      this.background.addOfMapper(native.mapperState(), this.#lateErrors[set]!);
-      this.#lateErrors[set] = lateErrors;
+      if (this.#newsOfAll[set]![cacheNews.lateErrors] === this.#lateErrors[set]) continue;
+      const state = native.mapperState(); // may have met more since
+      this.background.addOfMapper(state, this.#lateErrors[set]!);
+      this.#lateErrors[set] = state.lateErrors;
     }
   }
 

@@ -326,9 +326,6 @@ export class BatchRows {
       withRoom: (slot, copyPages, work) => {
         supply.withRoom(slot, copyPages, work);
       },
-      earmark: (slot, earmarkedRows) => {
-        supply.earmark(slot, earmarkedRows);
-      },
       canSpare: (more) => {
         if (more <= 0) return true;
         this.#memory.synchronize(); // copies have been made since

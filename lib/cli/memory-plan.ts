@@ -1,7 +1,6 @@
 // Memory plan: the numbers of `vkv plan` for one layout and page size, and optionally one length and memory, of the whole model and of
 // each of its layer sets. Pure; the names are those of `--json`, stable within a major version.
 
-import { createError } from '../base/errors.js';
 import { mostRowTokens } from '../layout/set-layout.js';
 import {
   computeLayout, layoutKinds, type LayerSetLayout, type Layout, type LayoutKind, type LayoutOptions, type LayoutReason,
@@ -67,7 +66,7 @@ export interface ProbesPlan {
 export interface AutoPlan {
   readonly layout: LayoutKind;
   readonly layoutReason: LayoutReason;
-  /** Most of `groupTokens`. */
+  /** Most of `rowTokens`. */
   readonly mostTokens: number;
   readonly rows: readonly AutoRows[];
 }
@@ -75,8 +74,8 @@ export interface AutoPlan {
 /** Rows of one layout that `auto` chooses from. */
 export interface AutoRows {
   readonly layout: LayoutKind;
-  /** Of a group of rows, the unit of sharing; of a row where tensors are alike. Possibly a fraction. */
-  readonly groupTokens: number;
+  /** Tokens of a row, possibly a fraction. */
+  readonly rowTokens: number;
   readonly rowBytes: number;
   /** The first rows of all slots. */
   readonly firstRowsBytes: number;
@@ -144,8 +143,8 @@ export function planMemory(options: LayoutOptions, question: PlanQuestion = {}):
   const layout = computeLayout({ ...options, memoryBudgetBytes: question.memoryBytes });
   const { kind, pageBytes, slots, maxTokens, tensors, reservations } = layout;
   const { tokens, passTokens = 1, memoryBytes, probeHeads } = question;
-  const largest = reservations.find(({ tokenBytes }) => tokenBytes === layout.maxTokenBytes);
-  if (largest === undefined) throw createError('KV_INTERNAL', { problem: 'a layout has no reservation' });
+  const largest = reservations.slice(0, layout.sets[0]!.reservations.count)
+    .reduce((most, reservation) => (reservation.tokenBytes > most.tokenBytes ? reservation : most));
   return {
     layout: kind, pageBytes, slots, maxTokens,
     tensors: tensors.length,
@@ -177,8 +176,8 @@ export function planAuto(options: LayoutOptions, { memoryBytes }: PlanQuestion =
   const { kind, layout, layoutReason } = setIn('auto');
   if (kind !== 'full') return undefined;
   const rows = layoutKinds.map((layout) => {
-    const { tokensPerRow, groupRows, rowBytes } = setIn(layout);
-    return { layout, groupTokens: groupRows * tokensPerRow, rowBytes, firstRowsBytes: options.slots * rowBytes };
+    const { tokensPerRow: rowTokens, rowBytes } = setIn(layout);
+    return { layout, rowTokens, rowBytes, firstRowsBytes: options.slots * rowBytes };
   });
   return { layout, layoutReason, mostTokens: mostRowTokens(options.maxTokens), rows };
 }

@@ -107,8 +107,6 @@ function reasonText({ layoutReason, keptBytes = 0, mostBytes }: SetPlan, passTok
       return `the first layout that takes at most 1.5 times the bytes of its tokens: ${takes}`;
     case 'smallest':
       return `as every layout takes more than 1.5 times the bytes of its tokens: ${takes}`;
-    case 'equal-tokens':
-      return `as tokens would differ in size between the reservations of another layout: ${takes}`;
     default:
       return `as the model says: ${takes}`;
   }
@@ -118,7 +116,7 @@ function reasonText({ layoutReason, keptBytes = 0, mostBytes }: SetPlan, passTok
 function rowsTable({ rows }: AutoPlan, { slots }: MemoryPlan): string {
   const headings = ['layout', 'tokens shared at a time', 'row', `first rows of ${formatCount('slot', slots)}`];
   const cells = rows.map((row) => [
-    row.layout, formatNumber(row.groupTokens, 2), formatBytes(row.rowBytes, 2), formatBytes(row.firstRowsBytes, 2),
+    row.layout, formatNumber(row.rowTokens, 2), formatBytes(row.rowBytes, 2), formatBytes(row.firstRowsBytes, 2),
   ]);
   return columnsTable(headings, cells);
 }

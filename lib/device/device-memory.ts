@@ -59,8 +59,8 @@ export class DeviceMemory {
   }
 
   /**
-   * Copies bytes here, behind what is queued on `stream`; done when it returns. Without `stream`, behind what this
-   * package queued through the driver on the default stream, and nothing else: name the stream of any other work.
+   * Copies bytes here, behind earlier work on `stream`; done when it returns. Without `stream`, only behind this
+   * package's own work on the default stream: name the stream of any other work.
    * Throws KV_INVALID_OPTION when they do not fit, KV_CLOSED, or the driver's error.
    */
   write(from: ArrayBufferView, atByte = 0, stream?: bigint): void {
@@ -68,7 +68,7 @@ export class DeviceMemory {
     this.#native.write(atByte, bytes, stream);
   }
 
-  /** Copies bytes from here, once what `write` waits for is done. Throws as `write`. */
+  /** Copies bytes from here, behind the same work as `write`. Throws as `write`. */
   read(into: ArrayBufferView, atByte = 0, stream?: bigint): void {
     const bytes = this.#check('read', 'DeviceMemory.read', into, atByte, stream);
     this.#native.read(bytes, atByte, stream);

@@ -61,8 +61,8 @@ export interface DriverOptions {
 /** Options of `Driver.synchronize`. */
 export interface SynchronizeOptions {
   /**
-   * Gives up with KV_ABORTED, once nothing of what was queued runs any more: on host commands of kernels that have not
-   * begun are dropped, whichever kernels queued them; on a device what is queued runs to its end. Default: none.
+   * Gives up with KV_ABORTED once no queued work runs any more: on host it drops commands that have not begun, of all
+   * kernels; on a device queued work runs to its end. Default: none.
    */
   readonly signal?: AbortSignal | undefined;
 }

@@ -48,8 +48,9 @@ export interface NativeCacheOptions {
    * where it is closed.
    */
   readonly mapper: boolean | NativeCache;
-  /** Host: numbers of the tensors, which a write names on stderr where it hits no memory. */
+  /** Host: numbers of the tensors, and of the layer set, which a write names on stderr where it hits no memory. */
   readonly faultNames?: Float64Array;
+  readonly faultSet?: number;
 }
 
 export interface NativeCacheCounters {
@@ -74,8 +75,8 @@ export interface NativeCacheCounters {
   readonly scrubbedPages: number;
   readonly mappedRows: number;
   readonly mappedPages: number;
-  /** Groups of rows kept for their content, mapped or not. */
-  readonly keptGroups: number;
+  /** Rows kept for their content, mapped or not. */
+  readonly keptRows: number;
   readonly quarantinedSlots: number;
 }
 
@@ -154,26 +155,26 @@ export interface NativeCache {
    */
   earmark(slot: number, rows: number): void;
   assign(slot: number, tenant: bigint): void;
-  /** Keeps the first `rows` rows of groups as `id`, and only those: `quads` is [slot, group, id, rows] × count. */
-  keep(quads: Int32Array, count: number): void;
+  /** Keeps rows as `id`: `triples` is [slot, row, id] × count. */
+  keep(triples: Int32Array, count: number): void;
   drop(ids: Int32Array, count: number): void;
   /**
-   * What an idle slot gets for a new sequence, all of it or nothing: it is `tenant`'s; the kept groups ids[from … to)
-   * are mapped behind its rows, which end at group `from` if there are any; rows of its own behind those, until it has
+   * What an idle slot gets for a new sequence, all of it or nothing: it is `tenant`'s; the kept rows ids[from … to)
+   * are mapped behind its rows, which end at row `from` if there are any; rows of its own behind those, until it has
    * `rows`; pages are set aside until it has `earmarkedRows` (0: none are); and with `copyTokens` > 0 the slot's tokens
-   * before that which lie in group `to` are copied there, from the slot `copySource`, or where it is -1 from what is
+   * before that which lie in row `to` are copied there, from the slot `copySource`, or where it is -1 from what is
    * kept as `copyId`; done when it returns, or with `stream` (and `copySource`) queued there.
    *
-   * Needs as many pages as lie between the rows behind the groups and the larger of `rows` and `earmarkedRows`, and
-   * mappings for the groups as well. Throws KV_OUT_OF_PAGES, KV_OUT_OF_MAPPINGS, KV_OUT_OF_DEVICE_MEMORY or what else
-   * the driver says; the slot then has the rows it had and no more pages set aside, so that the same call can follow
+   * Needs as many pages as lie between the rows behind those and the larger of `rows` and `earmarkedRows`, and mappings
+   * for the kept rows as well. Throws KV_OUT_OF_PAGES, KV_OUT_OF_MAPPINGS, KV_OUT_OF_DEVICE_MEMORY or what else the
+   * driver says; the slot then has the rows it had and no more pages set aside, so that the same call can follow
    * once there is room. Where the driver refused the undo too, it is in quarantine.
    */
   admit(
     slot: number, tenant: bigint, ids: Int32Array, from: number, to: number, rows: number, earmarkedRows: number,
     copySource: number, copyId: number, copyTokens: number, stream: bigint | undefined,
   ): void;
-  /** Maps the kept groups ids[from … to) behind the slot's rows; an empty slot begins at group `from` then. */
+  /** Maps the kept rows ids[from … to) behind the slot's rows; an empty slot begins at row `from` then. */
   alias(slot: number, ids: Int32Array, from: number, to: number): void;
   /**
    * Maps what `fromSlot` maps before row `rows` in a slot that is empty, at the same place, for the same tenant: all or
@@ -181,16 +182,16 @@ export interface NativeCache {
    */
   shareRows(fromSlot: number, slot: number, rows: number): void;
   /**
-   * Gives the slot pages of its own for the rows of a group that hold tokens before `tokens`, which are copied: from
-   * `fromSlot`, which maps them too, by a copy that is queued on `stream`; where it is -1, the copy is done when the
-   * call returns. Does nothing where the slot alone refers to the pages of those rows.
+   * Gives the slot pages of its own for a row, of which the tokens before `tokens` are copied: from `fromSlot`, which
+   * maps it too, by a copy that is queued on `stream`; where it is -1, the copy is done when the call returns.
+   * Does nothing where the slot alone refers to the pages of that row.
    */
-  detach(slot: number, group: number, tokens: number, fromSlot: number, stream: bigint): void;
+  detach(slot: number, row: number, tokens: number, fromSlot: number, stream: bigint): void;
   /**
-   * Copies the slot's tokens before `tokens` that lie in `group` into rows of its own, as `admit` does; done when the
+   * Copies the slot's tokens before `tokens` that lie in `row` into a row of its own, as `admit` does; done when the
    * call returns.
    */
-  copy(slot: number, group: number, fromSlot: number, id: number, tokens: number): void;
+  copy(slot: number, row: number, fromSlot: number, id: number, tokens: number): void;
   /**
    * Writes tokens of a cache with one reservation: `quads` is [slot, first token, tokens, token of `bytes`] × count.
    * The slots have rows for them, and no queued work uses them.

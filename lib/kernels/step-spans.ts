@@ -4,7 +4,7 @@
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
 import type { KvCache } from '../kv-cache/kv-cache.js';
-import { checkInteger, explainRevoked } from '../base/options.js';
+import { checkInteger } from '../base/options.js';
 import { isInt32Array, lengthOf } from '../base/typed-arrays.js';
 
 /** Sequences of a step in an engine's own arrays; index: the sequence. Read during the call only. */
@@ -105,14 +105,9 @@ export class StepSpans {
 
   #readArrays(sequences: SequenceSpans, owner: string, checkOpen: () => void): void {
     if (typeof sequences !== 'object' || sequences === null) throw noSequences(sequences, owner);
-    let slots: unknown, lengths: unknown, tokens: unknown, given: number | undefined;
-    try {
-      if (sequences instanceof Batch) throw noSequences(sequences, owner); // it only has a Batch's prototype
-      // Reads each once, so that getters run before anything is checked.
-      ({ slots, lengths, tokens, count: given } = sequences);
-    } catch (error) {
-      throw explainRevoked(error, sequences, { owner, option: 'sequences' });
-    }
+    if (sequences instanceof Batch) throw noSequences(sequences, owner); // it only has a Batch's prototype
+    // Reads each once, so that getters run before anything is checked.
+    const { slots, lengths, tokens, count: given } = sequences;
     checkOpen();
     if (!(isInt32Array(slots) && isInt32Array(lengths) && isInt32Array(tokens))) throw noSequences(sequences, owner);
     const most = Math.min(lengthOf(slots), lengthOf(lengths), lengthOf(tokens));

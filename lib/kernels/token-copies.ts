@@ -4,7 +4,7 @@
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
 import type { KvCache } from '../kv-cache/kv-cache.js';
-import { checkInteger, withoutRevoked } from '../base/options.js';
+import { checkInteger } from '../base/options.js';
 import { isArray } from '../base/typed-arrays.js';
 
 /** Copies tokens [fromToken, fromToken + tokens) of one slot to `toToken` of another or the same. */
@@ -55,10 +55,8 @@ export class TokenCopies {
     }
     const reading = new Reading(this.#entries, this.#cache.layout);
     this.#entries = noEntries; // a getter that calls `copyTokens` must not overwrite these
-    withoutRevoked(copies, { owner, option: 'copies' }, () => {
-      const { length } = copies;
-      for (let index = 0; index < length; index += 1) reading.add(copies[index]!);
-    });
+    const { length } = copies;
+    for (let index = 0; index < length; index += 1) reading.add(copies[index]!);
     this.#entries = reading.entries;
     this.#count = reading.count;
     checkOpen();
@@ -96,8 +94,7 @@ class Reading {
   }
 
   add(copy: TokenCopy): void {
-    const { fromSlot, fromToken, toSlot, toToken, tokens } =
-      withoutRevoked(copy, { owner, option: 'copies' }, () => members(copy));
+    const { fromSlot, fromToken, toSlot, toToken, tokens } = members(copy);
     const { slots, maxTokens } = this.#layout;
     checkInteger(owner, 'fromSlot', fromSlot, 0, slots - 1);
     checkInteger(owner, 'toSlot', toSlot, 0, slots - 1);

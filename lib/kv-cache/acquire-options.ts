@@ -19,8 +19,8 @@ export interface PromptOptions {
   /** The prompt, if its prefix may be cached. */
   readonly tokens?: Tokens | undefined;
   /**
-   * What is not text in it: images and the like, and embeddings. What `tokens` has at their places does not count, −1
-   * say.
+   * Content other than text: images and the like, and embeddings. The entries of `tokens` at their places are ignored,
+   * and may be −1.
    */
   readonly items?: readonly PromptItem[] | undefined;
   /** Whose data the sequence holds: prefixes of tenants are apart, and so is memory with `scrub: 'between-tenants'`. */
@@ -34,8 +34,8 @@ export interface PromptOptions {
 /** Options of `KvCache.acquire`. */
 export interface AcquireOptions extends PromptOptions {
   /**
-   * Tokens of the prompt when only their number is known: chooses the slot, and what `reserve` sets aside. Default: of
-   * `tokens`, or 0.
+   * Tokens of the prompt when only their number is known: for the choice of the slot, and for `reserve`. Default: the
+   * length of `tokens`, or 0.
    */
   readonly promptTokens?: number | undefined;
   /**
@@ -54,17 +54,18 @@ export interface AcquireOptions extends PromptOptions {
    */
   readonly needs?: readonly string[] | undefined;
   /**
-   * What `prefixes.promote` resolved with for the same prompt: the sequence is given part of the stored text
-   * (`isLossy`), stores nothing, and carries no side tensors; its engine must load it (`Sequence.selection`). Where
-   * tiers no longer have the text the sequence is an exact one that computes more. Default: none.
+   * The `selected` of `prefixes.promote` with `selection`, for the same prompt: the sequence gets a part of the stored
+   * text (`isLossy`), stores nothing, and carries no side tensors; its engine must load that part
+   * (`Sequence.selection`). Where tiers no longer have the text, the sequence is exact and computes more.
+   * Default: none.
    */
   readonly selected?: SelectedText | undefined;
   /** For eviction policies that look at it, on the device and in tiers: 0 … 255, higher stays longer. Default 0. */
   readonly priority?: number | undefined;
   /**
-   * The stream on which the sequence's work will be queued, a CUstream: what is cached is valid for what is queued
-   * there from here on. Default: the cache's `stream`, or the one that a commit named last; without any, cached tokens
-   * are there when `acquire` returns.
+   * The stream on which the sequence's work will be queued, a CUstream: cached tokens are valid for later work on it.
+   * Default: the cache's `stream`, or the one that a commit named last; without any, cached tokens are valid when
+   * `acquire` returns.
    */
   readonly stream?: bigint | undefined;
 }

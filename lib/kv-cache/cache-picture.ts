@@ -15,7 +15,7 @@ export type PictureRun = readonly [
   /** Slots that map the rows, 1 or more. */
   sharers: number,
   /**
-   * Number of the run's first group of rows, which all its sharers have in common; -1: the rows are the slot's alone.
+   * Number of the run's first row, which all its sharers have in common; -1: the rows are the slot's alone.
    */
   id: number,
 ];
@@ -127,7 +127,7 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
       slot, state: stateNames[state]!, generation: numbers.generation[slot]!, length: numbers.length[slot]!,
       prepared: numbers.prepared[slot]!,
       earmarked: numbers.earmarkedTokens[slot]!, rows, isQuarantined: numbers.isQuarantined[slot] === 1,
-      runs: runsOf(slot, rows, memory, cached),
+      runs: runsOf(slot, rows, cached),
       windows: windows.all.map(({ first, rows: ends }) => [first[slot]!, ends[slot]!] as const),
     });
   }
@@ -141,7 +141,7 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
     pool: counts,
     pages: { running: Math.max(0, counts.mappedPages - cachedPages - idlePages), cached: cachedPages, idle: idlePages },
     slots, windows: windows.all.map(windowOf),
-    age: { bounds: ageBounds, rows: rows.map((groups) => groups * layout.groupRows), requests },
+    age: { bounds: ageBounds, rows, requests },
   };
 }
 
@@ -155,7 +155,7 @@ function windowOf({ layout, first, rows }: WindowSet): PictureSet {
 }
 
 function runsOf(
-  slot: number, rows: number, { layout: { groupRows } }: SlotMemory, { registry }: CachedRows,
+  slot: number, rows: number, { registry }: CachedRows,
 ): PictureRun[] {
   const runs: [number, number, number][] = [];
   const put = (endRow: number, sharers: number, id: number): void => {
@@ -164,14 +164,13 @@ function runsOf(
       && (runs.length === maxRuns || (last[1] === sharers && (sharers > 1 || last[2] === id)))) last[0] = endRow;
     else runs.push([endRow, sharers, id]);
   };
-  const groups = registry.named[slot]!;
-  const step = Math.max(1, Math.ceil(groups / maxSamples));
-  const ids = groups === 0 ? undefined : registry.idsOf(slot);
-  const named = Math.min(rows, registry.rowsOfLast(slot));
-  for (let group = 0; group < groups; group += step) {
-    const id = ids![group]!;
+  const named = registry.namedRows(slot);
+  const step = Math.max(1, Math.ceil(named / maxSamples));
+  const ids = named === 0 ? undefined : registry.idsOf(slot);
+  for (let row = 0; row < named; row += step) {
+    const id = ids![row]!;
     const sharers = registry.numbers.mappers[id]!;
-    put(Math.min(named, (group + step) * groupRows), Math.max(1, sharers), sharers > 1 ? id : -1);
+    put(Math.min(named, row + step), Math.max(1, sharers), sharers > 1 ? id : -1);
   }
   if (rows > named) put(rows, 1, -1);
   return runs;

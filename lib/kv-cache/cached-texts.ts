@@ -37,8 +37,8 @@ export interface PrefixLookup {
    */
   readonly cachedTokens: number;
   /**
-   * Tokens that it will find once running sequences have computed what they are at: waiting for them may be cheaper
-   * than computing the same twice. Equal to `cachedTokens` when none does.
+   * Tokens that it will find once running sequences have computed them: waiting may be cheaper than computing the same
+   * tokens twice. Equal to `cachedTokens` when no sequence computes any.
    */
   readonly pendingTokens: number;
   /**
@@ -47,8 +47,8 @@ export interface PrefixLookup {
    */
   readonly demotedTokens: number;
   /**
-   * Where the prompt lies, stretch by stretch: on the device, in tiers, in several of them. What lies nowhere is left
-   * out.
+   * Where the prompt lies, stretch by stretch: on the device, in tiers, in several of them. Tokens that are stored
+   * nowhere are left out.
    */
   readonly stretches: readonly TextPlace[];
 }
@@ -62,7 +62,7 @@ export interface PrefixDrop {
   /** Blocks that tiers were known to have, or were about to get. */
   readonly tierBlocks: number;
   /**
-   * Tiers that are out of service or whose stores did not take note, by name: what they have of it may be found again.
+   * Tiers that are out of service or whose stores did not take note, by name: text in them may be found again.
    */
   readonly unreachedTiers: readonly string[];
 }
@@ -94,7 +94,7 @@ export class CachedTexts {
 
   /** Tokens that fill a row that can be shared; 0: a token has more than a row. */
   get tokensPerRow(): number {
-    return this.#memory.groups.tokensIn(1);
+    return this.#memory.arithmetic.tokensIn(1);
   }
 
   /** A failure that no call can throw. */
@@ -151,7 +151,7 @@ export class CachedTexts {
     if (tiers !== undefined && !isForgetting) {
       const isText = text.every((token) => token >= 0);
       return selection !== undefined && isText
-        ? tiers.selections.texts.find({ domain, text, signal: how.signal, selection })
+        ? tiers.selections.find({ domain, text, signal: how.signal, selection })
         : tiers.promote({ domain, text, ...how });
     }
     this.#cached.flushCommits();
@@ -194,7 +194,7 @@ export class CachedTexts {
     for (const slot of slots) tokens.leave(slot);
     const below = this.tiers?.drop(scope); // before the driver may refuse something
     try {
-      const rows = this.#cached.drop(scope) * this.#memory.layout.groupRows;
+      const rows = this.#cached.drop(scope);
       tokens.endDropped();
       const { blocks = 0, unreachedTiers = [] } = await below ?? {};
       return { rows, sequences, tierBlocks: blocks, unreachedTiers };
@@ -209,7 +209,7 @@ export class CachedTexts {
    */
   reset(preempt: boolean): number {
     const { tiers } = this;
-    const { layout, slots } = this.#memory;
+    const { slots } = this.#memory;
     const cached = this.#cached;
     const usersNow = (): number[] =>
       Array.from({ length: slots.count }, (_, slot) => slot).filter((slot) => cached.tokens.of(slot) !== undefined);
@@ -227,6 +227,6 @@ export class CachedTexts {
       tiers?.selections.end(slot);
     }
     for (const slot of users) if (cached.tokens.of(slot) !== undefined) cached.forgetLater(slot);
-    return cached.clear() * layout.groupRows;
+    return cached.clear();
   }
 }

@@ -13,7 +13,7 @@ import type { ModelShape } from '../layout/model-shape.js';
 import { adaptive, evictionPolicies, type EvictionPolicyFactory } from '../prefix/index.js';
 import { sideTensorsField, type SideTensorShapes } from '../side/side-tensor-options.js';
 import { importanceField, type ImportanceOptions } from '../tiers/selection/probes.js';
-import { checkTierNames, checkTierOrder, tierField } from '../tiers/tier-field.js';
+import { checkTierNames, checkTierOrder, tierField } from '../tiers/tier.js';
 import type { Tier } from '../tiers/tier.js';
 import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
 
@@ -149,7 +149,7 @@ export interface KvCacheOptions {
   /** Tokens a sequence can have; address space is cheap, pages are not used until needed. 1 … 2³¹ − 1. */
   readonly maxTokens: number;
   /**
-   * Bytes of physical memory the cache may use: at least one row, at most what the driver has (on mock: any number).
+   * Bytes of physical memory of the cache: at least one row, at most the driver's memory (on mock: any number).
    * Required unless `pool` is given.
    */
   readonly memoryBudgetBytes?: number | undefined;
@@ -206,14 +206,14 @@ export interface KvCacheOptions {
    */
   readonly work?: 'queued' | 'awaited' | undefined;
   /**
-   * What a stage computes beside K and V for each token, by name: cached with the prefix, and handed on. Default: none,
-   * which costs nothing.
+   * Rows that a stage computes for each token beside K and V, by name: cached with the prefix, and handed to the next
+   * stage. Default: none.
    */
   readonly sideTensors?: SideTensorShapes | undefined;
   /**
-   * The host driver that side tensors are kept with which are in the CPU's memory: one whose memory, mappings or huge
-   * pages are yours to choose. It must live until the cache is closed. Default: one of the cache's own, which takes
-   * memory when a page is created, with huge pages where a tensor's `pageBytes` is a multiple of 2 MiB.
+   * A host driver for the side tensors in the CPU's memory, where you choose its memory, mappings or huge pages. It
+   * must stay open until the cache is closed. Default: one of the cache's own, which takes memory when a page is
+   * created, with huge pages where a tensor's `pageBytes` is a multiple of 2 MiB.
    */
   readonly sideDriver?: Driver | undefined;
   /**
@@ -226,8 +226,8 @@ export interface KvCacheOptions {
   readonly handOverSlots?: number | undefined;
   /**
    * Most new tokens of a sequence in a pass, for `reserve: 'prompt'` in layers that keep the last tokens alone
-   * (`model.layerSets`): what a prompt needs there at once is set aside, and not all of it. A longer pass finds pages
-   * or is refused. 1 … 2³¹ − 1. Default: a prompt is computed in one pass.
+   * (`model.layerSets`): pages for one such pass are set aside there, not for the whole prompt. A longer pass may be
+   * refused for want of pages. 1 … 2³¹ − 1. Default: a prompt is computed in one pass.
    */
   readonly passTokens?: number | undefined;
   /**

@@ -151,7 +151,7 @@ export class KvCache {
       read.needs === undefined ? side.everything : side.names.bitsOf('KvCache.acquire', 'needs', read.needs);
     const prompt = this.prefixes.promptOf(read);
     const selected = prompt === undefined ? undefined : read.selected;
-    if (selected !== undefined) this.#parts.tiers!.selections.texts.check(selected, prompt!);
+    if (selected !== undefined) this.#parts.tiers!.selections.check(selected, prompt!);
     const admitted = leases.acquire({
       promptTokens, isEarmarked: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt,
       needs, stream,
@@ -184,9 +184,10 @@ export class KvCache {
 
   /**
    * Before a forward pass: gives every sequence of the batch memory for its tokens, or changes nothing. Throws
-   * KV_OUT_OF_PAGES with the rows needed and had (release or preempt a sequence, try again), KV_SLOT_BUSY when a
-   * sequence is in another prepared batch, KV_WORK_QUEUED when rows can change hands only after a step of the engine,
-   * KV_SLOT_RELEASED, KV_BATCH_STATE, or the driver's error. In steady decode it maps nothing.
+   * KV_OUT_OF_PAGES with the needed and the available rows (release or preempt a sequence, then try again),
+   * KV_SLOT_BUSY when a sequence is in another prepared batch, KV_WORK_QUEUED when a row must first be copied or
+   * unmapped behind a step of the engine, KV_SLOT_RELEASED, KV_BATCH_STATE, or the driver's error. In steady decode it
+   * maps nothing.
    *
    * A batch keeps what was added until `clear`: prepared again after `commit`, it asks for as many tokens once more
    * behind the new lengths; after `discard`, for the same ones.
@@ -206,8 +207,8 @@ export class KvCache {
    * Between `prepare` and `commit`: writes what the pass computed for side tensors, by name, each [tokens of the batch,
    * width] packed in the batch's order, as a typed array of its dtype (`HandOver.rows` says which). From `commit` on
    * the rows are handed over and cached. Sequences that do not carry a tensor are passed over. Throws KV_INVALID_OPTION
-   * (another dtype, another number of elements, no such tensor), KV_SIDE_STATE, KV_BATCH_STATE, or what the driver
-   * says; then nothing counts as written.
+   * (another dtype, another number of elements, no such tensor), KV_SIDE_STATE, KV_BATCH_STATE, or the driver's error;
+   * then nothing counts as written.
    */
   writeSide(batch: Batch, rows: SideRowsByName): void {
     const read = readSideRows('KvCache.writeSide', rows);
@@ -224,11 +225,11 @@ export class KvCache {
   }
 
   /**
-   * After the pass, or once it is queued: the batch's tokens are valid for what is queued behind it. With `fence` its
-   * work may go on: no memory that it uses changes hands before. Rows that will be needed soon go to the mapper. A
-   * sequence released since `prepare` is passed over. Throws KV_BATCH_STATE, KV_INVALID_OPTION, and what the driver
-   * throws the first time that a stream is named; then nothing has changed. What the growth policy throws is thrown
-   * when the commit is done.
+   * After the pass, or once it is queued: the batch's tokens are valid for work queued behind it. `fence` names queued
+   * work of the pass: the memory that it uses goes to no other sequence before it is over. The mapper is asked for the
+   * rows that come next. A sequence released since `prepare` is passed over. Throws KV_BATCH_STATE, KV_INVALID_OPTION,
+   * and the driver's error when a stream is first named; then nothing has changed. An error of the growth policy is
+   * thrown when the commit is done.
    */
   commit(batch: Batch, options?: CommitOptions): void {
     const fence = readFence('KvCache.commit', options, this.#parts.memory.fences.given);
@@ -256,8 +257,8 @@ export class KvCache {
    * A step as a whole: gives each sequence memory for its number of new tokens, or none of them; lets `compute` run the
    * pass over the batch, in the order of `entries`; and makes the tokens valid, or discards them where `compute` throws
    * or rejects. Steps may overlap where their sequences differ. The batch is used again once the step is over. Resolves
-   * with what `compute` gave; rejects with what it threw, and as `prepare` and `commit` throw. `options` as `commit`'s;
-   * they hold for a pass that failed, too.
+   * with the result of `compute`; rejects with its error, and as `prepare` and `commit` throw. `options` as
+   * `commit`'s; they hold for a pass that failed, too.
    */
   async step<T>(
     entries: readonly (readonly [sequence: Sequence, tokens: number])[], compute: (batch: Batch) => T | PromiseLike<T>,
@@ -407,9 +408,9 @@ export class KvCache {
 
   /**
    * Ends all in order: no request and no sequence begins any more; the schedulers end theirs and wait for the engine's
-   * pass; the work of released sequences is waited for; the tiers store what is finished and close; the cache closes.
-   * Rejects with KV_TIMEOUT or KV_ABORTED while an engine does not answer, and with KV_TIER_STALLED or what a tier's
-   * `close` throws once all else is closed. May be called again.
+   * pass; queued work of released sequences ends; the tiers store finished text and close; the cache closes.
+   * Rejects with KV_TIMEOUT or KV_ABORTED while an engine does not answer, and with KV_TIER_STALLED or the error of a
+   * tier's `close` once all else is closed. May be called again.
    */
   async shutdown(options: WaitOptions = {}): Promise<void> {
     if (this.isClosed) return;

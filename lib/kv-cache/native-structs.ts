@@ -3,7 +3,7 @@
 
 import { dtypes, type TensorSpec } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
-import { checkInteger, withoutRevoked } from '../base/options.js';
+import { checkInteger } from '../base/options.js';
 import { bytesOf, isInt32Array, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import { Batch } from '../cache/batch.js';
 import type { SlotMemory } from '../cache/slots.js';
@@ -93,11 +93,9 @@ function readPass(pass: PassArrays): PassArrays {
   const wrong = (): Error => createError('KV_INVALID_OPTION', {
     reason: 'type', ...place, expected: 'a prepared batch, or a pass of a scheduler', received: pass,
   });
-  if (typeof pass !== 'object' || pass === null) throw wrong();
-  const { length, ...arrays } = withoutRevoked(pass, place, () => {
-    const { length, slots, positions, tokenCounts, starts } = pass;
-    return { length, slots, positions, tokenCounts, starts };
-  });
+  if (typeof pass !== 'object' || pass === null || pass instanceof Batch) throw wrong(); // the prototype of batches
+  const { length, slots, positions, tokenCounts, starts } = pass;
+  const arrays = { slots, positions, tokenCounts, starts };
   if (!Object.values(arrays).every(isInt32Array)) throw wrong();
   const most = Math.min(...Object.values(arrays).map(lengthOf));
   checkInteger(sequencesOwner, 'pass.length', length, 0, most);

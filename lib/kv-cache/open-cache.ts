@@ -85,7 +85,8 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
     });
     const slots = new Slots(inner, fences, read.slots);
     const memories = inner.sets.map((set, index) => {
-      const { rows, isQuarantined } = index === 0 ? slots : newRows(layout.slots);
+      const isQuarantined = slots.quarantines[index]!;
+      const rows = index === 0 ? slots.rows : new Int32Array(layout.slots);
       const first = new Int32Array(index === 0 ? 0 : layout.slots);
       const native = openNative(pool, layout, set, { rows, isQuarantined, first }, read, natives[0]);
       natives.push(native);
@@ -115,7 +116,7 @@ export function unclosedCache({ memory, closeMemory, closeSide, ownsPool }: Cach
 }
 
 const noRows = {
-  maxTokenBytes: 0, pagesPerRow: 0, rowBytes: 0, tokensPerRow: Infinity, maxRows: 0, groupRows: 1,
+  commonTokenBytes: 0, pagesPerRow: 0, rowBytes: 0, tokensPerRow: Infinity, maxRows: 0,
   rowsFor: () => 0, pagesFor: () => 0, pagesBetween: () => 0, pagesIn: () => 0, usedBytes: () => 0,
 };
 
@@ -137,10 +138,6 @@ interface SetMemory {
   readonly first: Int32Array;
   readonly rows: Int32Array;
   readonly isQuarantined: Uint8Array;
-}
-
-function newRows(slots: number): { readonly rows: Int32Array; readonly isQuarantined: Uint8Array } {
-  return { rows: new Int32Array(slots), isQuarantined: new Uint8Array(slots) };
 }
 
 /** Closes them. Idempotent; after a failure of the driver call it again. Refers to nothing else, not to the cache. */
@@ -182,9 +179,7 @@ function openParts(
   for (const { cover } of side.all) index.listen(cover);
   const tokens = new SequenceTokens(memory, registry, index, side);
   const choice = new SlotChoice(memory, registry);
-  const statistics = new PrefixStatistics({
-    recentRequests: options === 'off' ? 1 : options.recentRequests, groupRows: layout.groupRows,
-  });
+  const statistics = new PrefixStatistics(options === 'off' ? 1 : options.recentRequests);
   const finished = options === 'off' || options.tiers.length === 0 ? undefined : new FinishedTexts();
   const cached = new CachedRows(memory, {
     registry, tokens, choice, finished, onDropped: (dropped) => statistics.dropped(dropped),
@@ -242,6 +237,7 @@ function openNative(
   const options = {
     pageBytes, slots, maxTokens, scrub: read.scrub !== 'off', mapper: read.mapper === 'background' ? mapper ?? true : false,
     faultNames: Float64Array.from(process.env['VKV_DEBUG'] && pool.driver.kind === 'host' ? set.tensors : []),
+    faultSet: layout.sets.indexOf(set),
     tokenBytes: Float64Array.from(reservations, ({ tokenBytes }) => tokenBytes),
     tensors: Float64Array.from(set.tensors.map((index) => layout.tensors[index]!).flatMap(
       ({ reservation, offsetBytes, tokenBytes }) => [reservation - first, offsetBytes, tokenBytes])),
@@ -270,25 +266,22 @@ interface OpenIndex {
   readonly selected: { of: SelectedOf };
 }
 
-/** The index of the cache's groups of rows. With `off` it holds nothing after a release, and shares only what forks. */
+/** The index of the cache's rows. With `off` it holds nothing after a release, and shares only what forks. */
 function openIndex(
-  options: ReadPrefixCacheOptions | 'off', cache: object, { layout, groups, background, pool }: SlotMemory,
+  options: ReadPrefixCacheOptions | 'off', cache: object, { layout, arithmetic, background, pool }: SlotMemory,
 ): OpenIndex {
   const hashSeed = randomInt(2 ** 48 - 1);
   const selected: OpenIndex['selected'] = { of: () => undefined };
   if (options === 'off') {
-    const index = new PrefixIndex({ arithmetic: groups, poolRows: 0, hashSeed });
+    const index = new PrefixIndex({ arithmetic, poolRows: 0, hashSeed });
     return { index, encoder: new PromptEncoder({ index }), events: undefined, texts: [], selected };
   }
   const { poolRows = Infinity, poolBytes = Infinity, tenantRows = Infinity, policy, endValues, now } = options;
-  const toGroups = (rows: number): number => (rows === Infinity ? rows : Math.floor(rows / layout.groupRows));
-  const bounds = {
-    poolRows: toGroups(Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes))), tenantRows: toGroups(tenantRows),
-  };
   const index = new PrefixIndex({
-    arithmetic: groups, ...bounds, policy, endValues, now, hashSeed,
+    arithmetic, poolRows: Math.min(poolRows, Math.floor(poolBytes / layout.rowBytes)), tenantRows,
+    policy, endValues, now, hashSeed,
     selected: (domain, extent) => selected.of(domain, extent),
-    budgetRows: () => Math.floor(pool.memoryBudgetBytes / pool.pageBytes) / layout.pagesFor(layout.groupRows),
+    budgetRows: () => Math.floor(pool.memoryBudgetBytes / pool.pageBytes) / layout.pagesPerRow,
     onPolicyFailure: (error) => background.report(error),
   });
   const texts: TextSource[] = [index];

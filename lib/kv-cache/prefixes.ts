@@ -15,7 +15,7 @@ import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PromptEncoder, PromptItem } from '../prefix/prompt-encoder.js';
 import type { Tokens } from '../prefix/prompt-tokens.js';
 import { EncoderCache } from '../side/encoder-cache.js';
-import { BlockKeys } from '../tiers/block-keys.js';
+import { BlockKeys } from '../tiers/block-record.js';
 import type { CacheTiers } from '../tiers/cache-tiers.js';
 import type { Promotion } from '../tiers/promotion.js';
 import { selectionField, type SelectionOptions } from '../tiers/selection/selected-text.js';
@@ -142,11 +142,12 @@ export class Prefixes {
   }
 
   /**
-   * Brings as much of a prompt as tiers have, and as is worth it, back to the device, without a slot; `acquire` then
-   * finds it. Resolves with what came from where and why no more; at once where there are no tiers. Rejects with
-   * KV_INVALID_OPTION, KV_CLOSED, and what the driver throws, not for what a tier does.
+   * Loads a prompt's text from tiers to the device, as far as that is faster than computing it, without a slot;
+   * `acquire` then finds it. Resolves with the loaded tokens by tier, and the reason why they are no more; at once
+   * where there are no tiers. Rejects with KV_INVALID_OPTION, KV_CLOSED, and the driver's error, not where a tier
+   * fails.
    *
-   * @param options May also be given with the prompt, in one object; these go first.
+   * @param options May also be given with the prompt, in one object; these take precedence.
    */
   async promote(prompt: PromoteOptions, options?: Omit<PromoteOptions, keyof PromptOptions>): Promise<Promotion> {
     const { text, domain, given } =
@@ -203,14 +204,13 @@ export class Prefixes {
   }
 
   /**
-   * Drops text: on the device with its kept values and side tensors, in every tier, and what is on its way between them
-   * or waits to be stored. Sequences that are computing such text keep what they use, and nothing of them is cached
-   * from here on. From the call on `acquire`, `lookup` and `promote` find nothing of it; once it resolves, no tier has
-   * it, but those that are named in `unreachedTiers`, and those that others share have what this cache has not heard of
-   * (docs/prefix-caching.md). What is computed anew after the call is cached as ever.
+   * Drops text everywhere: on the device with its kept values and side tensors, in every tier, on its way between them,
+   * and in the queue of text to be stored. Sequences that are computing such text keep their rows, and are not cached
+   * from here on. From the call on `acquire`, `lookup` and `promote` find nothing of it. Once it resolves, no tier has
+   * it, except those in `unreachedTiers`, and blocks in shared stores that this cache does not know of
+   * (docs/prefix-caching.md). Text that is computed again after the call is cached.
    *
-   * Rejects with KV_UNKNOWN_OPTION, KV_INVALID_OPTION, KV_CLOSED, and with what the driver throws, when all else is
-   * done.
+   * Rejects with KV_UNKNOWN_OPTION, KV_INVALID_OPTION, KV_CLOSED, and with the driver's error when all else is done.
    */
   async drop(options: PrefixDropOptions): Promise<PrefixDrop> {
     const given = readPromptOptions('Prefixes.drop', options, dropSpec);
@@ -261,8 +261,8 @@ export class Prefixes {
   }
 
   /**
-   * From here on requests find only what is stored from here on: for new weights. Nothing that running sequences
-   * compute from here on is cached. What is cached ages out, or `drop` and `reset` drop it.
+   * For new weights: from here on requests find only text that is stored under this name. Running sequences cache
+   * nothing more. Text of other names ages out, or `drop` and `reset` drop it.
    */
   setNamespace(namespace: string): void {
     if (typeof namespace !== 'string') {
@@ -278,9 +278,9 @@ export class Prefixes {
   }
 
   /**
-   * Drops every cached prefix; returns how many rows it let go of. Throws KV_PREFIX_IN_USE while sequences use some,
-   * and then drops nothing; with `preempt` those sequences are released, and what they use goes once their fences have
-   * passed, which the number leaves out. Until then nothing is found and nothing is stored.
+   * Drops every cached prefix; returns the number of dropped rows. Throws KV_PREFIX_IN_USE while sequences use some,
+   * and then drops nothing. With `preempt` those sequences are released: their rows go once their fences have passed,
+   * and do not count in the number; until then nothing is found or stored.
    */
   reset(options: PrefixResetOptions = {}): number {
     const { preempt } = readOptions('Prefixes.reset', options, { preempt: withDefault(boolean, false) });

@@ -43,8 +43,8 @@ export interface CacheCounts {
    */
   readonly reclaimablePages: number;
   /**
-   * Pages that could be earmarked now for prompts without a cached prefix, all of them together: what is free, not
-   * created yet, or reclaimable, also from other caches of the pool, less what is earmarked already.
+   * Pages that could be earmarked now for prompts without a cached prefix, all of them together: pages that are free,
+   * not created yet, or reclaimable, also from other caches of the pool, less those that are earmarked already.
    */
   readonly admissiblePages: number;
   /**
@@ -137,8 +137,8 @@ export class CacheStatistics {
     return {
       idleSlots, activeSlots: slots[slotStates.active]!,
       retiringSlots: slots[slotStates.retiring]!, quarantinedSlots,
-      mappedRows: sum('mappedRows'), mappedPages: sum('mappedPages'), idleRows, cachedRows: index.heldRows * layout.groupRows,
-      pooledRows: index.pooledRows * layout.groupRows, reclaimablePages: this.#supply.reclaimablePages(),
+      mappedRows: sum('mappedRows'), mappedPages: sum('mappedPages'), idleRows, cachedRows: index.heldRows,
+      pooledRows: index.pooledRows, reclaimablePages: this.#supply.reclaimablePages(),
       admissiblePages, usedTokens, sets,
       admissibleTokens: idleSlots === 0 ? 0 : mostTokens(layout.maxTokens, isAdmissible),
     };
@@ -246,13 +246,11 @@ export class PrefixStatistics {
   #drops = 0;
   #distrusts = 0;
   readonly #droppedRows: Record<DropReason, number>;
-  readonly #rowsPerGroup: number;
 
-  constructor({ recentRequests, groupRows }: { readonly recentRequests: number; readonly groupRows: number }) {
+  constructor(recentRequests: number) {
     this.#recentPrompt = new Float64Array(recentRequests);
     this.#recentCached = new Float64Array(recentRequests);
     this.#droppedRows = Object.fromEntries(dropReasons.map((reason) => [reason, 0])) as Record<DropReason, number>;
-    this.#rowsPerGroup = groupRows;
   }
 
   request(promptTokens: number, { adoptedTokens, aliasedTokens, copiedTokens }: CachedBy): void {
@@ -276,9 +274,7 @@ export class PrefixStatistics {
   }
 
   dropped(dropped: DroppedRows): void {
-    for (let index = 0; index < dropped.count; index += 1) {
-      this.#droppedRows[dropped.reason(index)] += this.#rowsPerGroup;
-    }
+    for (let index = 0; index < dropped.count; index += 1) this.#droppedRows[dropped.reason(index)] += 1;
   }
 
   metrics(): PrefixMetrics {

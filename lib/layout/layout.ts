@@ -4,7 +4,7 @@
 // own (set-layout.ts); sets in which nothing grows have bytes alone.
 
 import { createError } from '../base/errors.js';
-import { checkInteger, integer, oneOf, optional, readOptions, withoutRevoked, type Field } from '../base/options.js';
+import { checkInteger, integer, oneOf, optional, readOptions, type Field } from '../base/options.js';
 import { dtypeBytes, type TensorSpec } from '../base/dtypes.js';
 import { workerShape, type ConstantSet, type ModelShape } from './model-shape.js';
 import {
@@ -131,10 +131,10 @@ export function computeLayout(options: LayoutOptions): Layout {
   const reservations: ReservationSpec[] = [];
   const groups: (readonly number[])[] = [];
   const laidOut = sets.map((set) => {
-    const { need, tensors, option } = set;
+    const { need, tensors } = set;
     const chosen: ChosenLayout = need.kind === 'full'
       ? chooseFullLayout(set.layout ?? layout, tensors, specs, slot, memoryBudgetBytes)
-      : chooseLayout(set.layout ?? 'auto', need, tensors, specs, slot, option);
+      : chooseLayout(set.layout ?? 'auto', need, tensors, specs, slot);
     const own = groupByReservation(chosen.layout, set.tensors, specs);
     const first = groups.length;
     for (const group of own) groups.push(group);
@@ -147,7 +147,7 @@ export function computeLayout(options: LayoutOptions): Layout {
     const rows = rowLayout(reservations.slice(first, first + count), first, slot);
     return {
       ...need, layers, ...chosen, tensors, reservations: { first, count }, ...rows,
-      ...needLayout(need, rows.maxTokenBytes, slot),
+      ...needLayout(need, rows.commonTokenBytes, slot),
     };
   });
 
@@ -187,20 +187,18 @@ function deepFreeze<T extends object>(value: T): T {
 export function byteOffset(tensor: TensorPlacement, slot: number, token: number): number {
   checkInteger('byteOffset', 'slot', slot);
   checkInteger('byteOffset', 'token', token);
-  const { offsetBytes, strides } = members(tensor, 'tensor', ({ offsetBytes, strides }) => ({ offsetBytes, strides }));
-  const { slotBytes, tokenBytes } =
-    members(strides, 'tensor.strides', ({ slotBytes, tokenBytes }) => ({ slotBytes, tokenBytes }));
+  const { offsetBytes, strides } = ofLayout(tensor, 'tensor');
+  const { slotBytes, tokenBytes } = ofLayout(strides, 'tensor.strides');
   checkInteger('byteOffset', 'tensor.offsetBytes', offsetBytes);
   checkInteger('byteOffset', 'tensor.strides.slotBytes', slotBytes);
   checkInteger('byteOffset', 'tensor.strides.tokenBytes', tokenBytes);
   return offsetBytes + slot * slotBytes + token * tokenBytes;
 }
 
-function members<T, M>(object: T, option: string, read: (object: T) => M): M {
-  const place = { owner: 'byteOffset', option };
-  if (typeof object === 'object' && object !== null) return withoutRevoked(object, place, () => read(object));
+function ofLayout<T>(object: T, option: string): T {
+  if (typeof object === 'object' && object !== null) return object;
   throw createError('KV_INVALID_OPTION', {
-    reason: 'type', ...place, expected: 'a tensor of a layout', received: object,
+    reason: 'type', owner: 'byteOffset', option, expected: 'a tensor of a layout', received: object,
   });
 }
 

@@ -1,13 +1,12 @@
 // Layout of one layer set: how its tensors share reservations, which rows hold which tokens, which rows a length needs,
 // and how many it holds at most. Pure arithmetic; it counts bytes, never whole tokens per page.
 //
-// A row is the pages behind the same range of tokens in every reservation of the set. Where tokens of different
-// reservations differ in size, the largest (S bytes) sets the pace: after r rows its reservation has r pages, one with
-// tokens of s bytes ⌈r · s / S⌉. In a window or chunk set all have the same size, so that single rows can go.
+// A row, the unit of growth and of sharing, is the fewest pages that end at the same token in every reservation of the
+// set: one of each where all tokens have the same size; where they differ, one of tokens of s bytes has s / c pages, c
+// being the greatest common divisor. A row is never more than a slot.
 
 import type { TensorSpec } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
-import { formatCount, formatList } from '../base/format.js';
 import { checkInteger } from '../base/options.js';
 import { greatestCommonDivisor } from '../base/row-arithmetic.js';
 
@@ -26,7 +25,9 @@ export interface ReservationSpec {
   readonly tokenBytes: number;
   /** maxTokens · tokenBytes. */
   readonly slotBytes: number;
-  /** Bytes from one slot to the next: slotBytes rounded up to whole pages. */
+  /** Pages of a row in this reservation: 1 where the tokens of all have the same size. */
+  readonly rowPages: number;
+  /** Bytes from one slot to the next: slotBytes rounded up to whole rows. */
   readonly slotStrideBytes: number;
   /** slots · slotStrideBytes. */
   readonly bytes: number;
@@ -34,23 +35,18 @@ export interface ReservationSpec {
 
 /** Rows of one set's reservations. */
 export interface RowLayout {
-  /** Largest `tokenBytes` of a reservation, which sets the pace of rows. */
-  readonly maxTokenBytes: number;
-  /** Most pages of a row: one per reservation. Exact when all reservations have tokens of the same size. */
+  /** Greatest common divisor of the reservations' `tokenBytes`, which sets the pace of rows. */
+  readonly commonTokenBytes: number;
+  /** Pages of a row, over all reservations. */
   readonly pagesPerRow: number;
   /** pagesPerRow · pageBytes. */
   readonly rowBytes: number;
   /**
-   * pageBytes / maxTokenBytes: an exact ratio, possibly a fraction, also below 1. To be shown; count with `rowsFor`.
+   * pageBytes / commonTokenBytes: an exact ratio, possibly a fraction, also below 1. To be shown; count with `rowsFor`.
    */
   readonly tokensPerRow: number;
   /** Rows of a full slot: `rowsFor(maxTokens)`. */
   readonly maxRows: number;
-  /**
-   * Rows of a group, the unit of sharing: the fewest that end at the same token in every reservation. 1 where tokens
-   * have the same size everywhere, as in most models.
-   */
-  readonly groupRows: number;
   /** Rows that `tokens` tokens of one slot need. Throws KV_LENGTH_OUT_OF_RANGE above `maxTokens`. */
   rowsFor(tokens: number): number;
   /** Whole tokens that `rows` rows hold, at most `maxTokens`. */
@@ -61,10 +57,7 @@ export interface RowLayout {
    * Pages of a slot's rows [from, to), over all reservations; 0 where `to` is not above `from`. Both are 0 … maxRows.
    */
   pagesBetween(from: number, to: number): number;
-  /**
-   * Pages that `rows` rows of one slot have in one reservation: ⌈rows · its tokenBytes / maxTokenBytes⌉ within the
-   * slot.
-   */
+  /** Pages that `rows` rows of one slot have in one reservation. */
   pagesIn(reservation: number, rows: number): number;
   /** Bytes of K and V of `tokens` tokens of one slot, over all reservations: what is used of their pages. */
   usedBytes(tokens: number): number;
@@ -78,11 +71,11 @@ export const layoutChoices: readonly LayoutChoice[] = [...layoutKinds, 'auto'];
 
 /**
  * Why a set has its layout. `given`: an option says so. Of a window or chunk set by `auto`: `small`: at most 1.5 times
- * the bytes of its tokens; `smallest`: no layout takes so few; `equal-tokens`: the others would have tokens of
- * different sizes. Of a full set by `auto`: `short-rows`: the first whose rows have few enough tokens; `budget`: the
- * first that takes little enough of the budget, too, behind one with short rows; `smallest`: no layout is both.
+ * the bytes of its tokens; `smallest`: no layout takes so few. Of a full set by `auto`: `short-rows`: the first whose
+ * rows have few enough tokens; `budget`: the first that takes little enough of the budget, too, behind one with short
+ * rows; `smallest`: no layout is both.
  */
-export type LayoutReason = 'given' | 'small' | 'smallest' | 'equal-tokens' | 'short-rows' | 'budget';
+export type LayoutReason = 'given' | 'small' | 'smallest' | 'short-rows' | 'budget';
 
 /** A layout, and why that one. */
 export interface ChosenLayout {
@@ -136,11 +129,14 @@ export interface SlotShape {
 export function reservationsOf(
   groups: readonly (readonly number[])[], specs: readonly TensorSpec[], { slots, maxTokens, pageBytes }: SlotShape,
 ): ReservationSpec[] {
-  return groups.map((group) => {
-    const tokenBytes = sum(group.map((index) => specs[index]!.tokenBytes));
+  const sizes = groups.map((group) => sum(group.map((index) => specs[index]!.tokenBytes)));
+  const commonBytes = sizes.reduce(greatestCommonDivisor, 0);
+  const maxRows = Math.ceil((maxTokens * commonBytes) / pageBytes);
+  return sizes.map((tokenBytes) => {
     const slotBytes = maxTokens * tokenBytes;
-    const slotStrideBytes = Math.ceil(slotBytes / pageBytes) * pageBytes;
-    return { tokenBytes, slotBytes, slotStrideBytes, bytes: slots * slotStrideBytes };
+    const rowPages = maxRows === 1 ? Math.ceil(slotBytes / pageBytes) : tokenBytes / commonBytes;
+    const slotStrideBytes = maxRows * rowPages * pageBytes;
+    return { tokenBytes, slotBytes, rowPages, slotStrideBytes, bytes: slots * slotStrideBytes };
   });
 }
 
@@ -165,48 +161,38 @@ export function groupByReservation(
 export function rowLayout(
   reservations: readonly ReservationSpec[], first: number, { maxTokens, pageBytes }: SlotShape,
 ): RowLayout {
-  const maxTokenBytes = reservations.reduce((largest, { tokenBytes }) => Math.max(largest, tokenBytes), 0);
+  const commonTokenBytes =
+    reservations.reduce((divisor, { tokenBytes }) => greatestCommonDivisor(divisor, tokenBytes), 0);
   const totalTokenBytes = sum(reservations.map(({ tokenBytes }) => tokenBytes));
-  const maxRows = Math.ceil((maxTokens * maxTokenBytes) / pageBytes);
-  const kinds = countAlike(reservations);
-  const commonBytes = reservations.reduce((divisor, { tokenBytes }) => greatestCommonDivisor(divisor, tokenBytes), 0);
-
-  // Where tokens are smaller, a slot's last page may come before the last row: its stride bounds its pages.
-  const pagesOf = ({ tokenBytes, slotStrideBytes }: ReservationSpec, rows: number): number =>
-    Math.min(Math.ceil((rows * tokenBytes) / maxTokenBytes), slotStrideBytes / pageBytes);
-  const pagesFor = (rows: number): number => {
-    let pages = 0;
-    for (const { reservation, count } of kinds) pages += count * pagesOf(reservation, rows);
-    return pages;
-  };
+  const pagesPerRow = sum(reservations.map(({ rowPages }) => rowPages));
+  const maxRows = Math.ceil((maxTokens * commonTokenBytes) / pageBytes);
   return {
-    maxTokenBytes,
-    pagesPerRow: reservations.length,
-    rowBytes: reservations.length * pageBytes,
-    tokensPerRow: pageBytes / maxTokenBytes,
+    commonTokenBytes,
+    pagesPerRow,
+    rowBytes: pagesPerRow * pageBytes,
+    tokensPerRow: pageBytes / commonTokenBytes,
     maxRows,
-    groupRows: Math.min(maxTokenBytes / commonBytes, maxRows),
     rowsFor(tokens) {
       checkTokens(tokens, maxTokens);
-      return Math.ceil((tokens * maxTokenBytes) / pageBytes);
+      return Math.ceil((tokens * commonTokenBytes) / pageBytes);
     },
     tokensIn(rows) {
       if (!isCount(rows)) checkInteger('Layout', 'rows', rows);
-      return Math.min(Math.floor((rows * pageBytes) / maxTokenBytes), maxTokens);
+      return Math.min(Math.floor((rows * pageBytes) / commonTokenBytes), maxTokens);
     },
     pagesFor(rows) {
       checkRows(rows, maxRows);
-      return pagesFor(rows);
+      return rows * pagesPerRow;
     },
     pagesBetween(from, to) {
       checkRows(from, maxRows);
       checkRows(to, maxRows);
-      return to > from ? pagesFor(to) - pagesFor(from) : 0;
+      return to > from ? (to - from) * pagesPerRow : 0;
     },
     pagesIn(reservation, rows) {
       checkInteger('Layout', 'reservation', reservation, first, first + reservations.length - 1);
       checkInteger('Layout', 'rows', rows, 0, maxRows);
-      return pagesOf(reservations[reservation - first]!, rows);
+      return rows * reservations[reservation - first]!.rowPages;
     },
     usedBytes(tokens) {
       checkTokens(tokens, maxTokens);
@@ -217,7 +203,7 @@ export function rowLayout(
 
 /** The part of a set's arithmetic that says which rows a length needs. */
 export function needLayout(
-  need: SetNeed, maxTokenBytes: number, { maxTokens, pageBytes }: SlotShape,
+  need: SetNeed, commonTokenBytes: number, { maxTokens, pageBytes }: SlotShape,
 ): Pick<LayerSetLayout, 'firstToken' | 'firstRow' | 'mostRows'> {
   const firstToken = firstTokenOf(need);
   return {
@@ -227,12 +213,12 @@ export function needLayout(
     },
     firstRow(length) {
       checkTokens(length, maxTokens);
-      return Math.floor((firstToken(length) * maxTokenBytes) / pageBytes);
+      return Math.floor((firstToken(length) * commonTokenBytes) / pageBytes);
     },
     mostRows(newTokens, rollbackTokens = 0) {
       checkInteger('Layout', 'newTokens', newTokens);
       checkInteger('Layout', 'rollbackTokens', rollbackTokens);
-      return mostRowsOf(need, maxTokenBytes, { maxTokens, pageBytes }, newTokens + rollbackTokens);
+      return mostRowsOf(need, commonTokenBytes, { maxTokens, pageBytes }, newTokens + rollbackTokens);
     },
   };
 }
@@ -267,33 +253,25 @@ function mostRowsOf(
 /** A layout that takes at most so many times the bytes of a set's tokens is small enough. */
 const mostOverhead = 1.5;
 
-/**
- * The layout of a window or chunk set. `option` is where it was asked for. Throws KV_INVALID_OPTION where the layout
- * that was asked for would have tokens of different sizes, so that single rows could not go.
- */
+/** The layout of a window or chunk set. */
 export function chooseLayout(
   asked: LayoutChoice, need: Exclude<SetNeed, { kind: 'full' }>, indices: readonly number[],
-  specs: readonly TensorSpec[], slot: SlotShape, option: string,
+  specs: readonly TensorSpec[], slot: SlotShape,
 ): ChosenLayout {
-  const sizesIn = (kind: LayoutKind): readonly number[] =>
-    groupByReservation(kind, indices, specs).map((group) => sum(group.map((index) => specs[index]!.tokenBytes)));
-  const isEqual = (sizes: readonly number[]): boolean => sizes.every((bytes) => bytes === sizes[0]);
-  if (asked !== 'auto') {
-    const sizes = sizesIn(asked);
-    if (!isEqual(sizes)) throw unequal(asked, sizes, option);
-    return { layout: asked, layoutReason: 'given' };
-  }
-  const tokens = need.kind === 'window' ? need.windowTokens : need.chunkTokens;
-  const equal = layoutKinds.filter((kind) => isEqual(sizesIn(kind)));
-  const small = equal.find((kind) => {
-    const [tokenBytes = 0, ...others] = sizesIn(kind);
-    const count = 1 + others.length;
-    const mostBytes = mostRowsOf(need, tokenBytes, slot, 1) * count * slot.pageBytes;
-    return mostBytes <= mostOverhead * Math.min(tokens, slot.maxTokens) * tokenBytes * count;
+  if (asked !== 'auto') return { layout: asked, layoutReason: 'given' };
+  const tokens = Math.min(need.kind === 'window' ? need.windowTokens : need.chunkTokens, slot.maxTokens);
+  const small = layoutKinds.find((kind) => {
+    const { commonTokenBytes, rowBytes, usedBytes } = rowsIn(kind, indices, specs, slot);
+    return mostRowsOf(need, commonTokenBytes, slot, 1) * rowBytes <= mostOverhead * usedBytes(tokens);
   });
-  const layout = small ?? 'fused';
-  if (equal.length === 1) return { layout, layoutReason: 'equal-tokens' };
-  return { layout, layoutReason: small === undefined ? 'smallest' : 'small' };
+  return small === undefined ? { layout: 'fused', layoutReason: 'smallest' } : { layout: small, layoutReason: 'small' };
+}
+
+/** The arithmetic of a set in a layout. */
+function rowsIn(
+  kind: LayoutKind, indices: readonly number[], specs: readonly TensorSpec[], slot: SlotShape,
+): RowLayout {
+  return rowLayout(reservationsOf(groupByReservation(kind, indices, specs), specs, slot), 0, slot);
 }
 
 /** Tokens of a typical prompt: of the Azure trace of 2023 a request has 2,076. */
@@ -303,7 +281,7 @@ const promptParts = 4;
 /** The first rows of all slots take at most this part of the budget. */
 const budgetParts = 4;
 
-/** Most tokens of a row of a full set, or of a group of rows where tensors differ, by `auto`. */
+/** Most tokens of a row of a full set by `auto`. */
 export function mostRowTokens(maxTokens: number): number {
   return Math.min(promptTokens, maxTokens) / promptParts;
 }
@@ -320,42 +298,14 @@ export function chooseFullLayout(
   if (asked !== 'auto') return { layout: asked, layoutReason: 'given' };
   let isOverBudget = false;
   for (const layout of layoutKinds) {
-    const rows = rowLayout(reservationsOf(groupByReservation(layout, indices, specs), specs, slot), 0, slot);
-    if (rows.groupRows * slot.pageBytes > mostRowTokens(slot.maxTokens) * rows.maxTokenBytes) continue;
-    if (slot.slots * rows.rowBytes <= memoryBudgetBytes / budgetParts) {
+    const { tokensPerRow, rowBytes } = rowsIn(layout, indices, specs, slot);
+    if (tokensPerRow > mostRowTokens(slot.maxTokens)) continue;
+    if (slot.slots * rowBytes <= memoryBudgetBytes / budgetParts) {
       return { layout, layoutReason: isOverBudget ? 'budget' : 'short-rows' };
     }
     isOverBudget = true;
   }
   return { layout: 'fused', layoutReason: 'smallest' };
-}
-
-function unequal(asked: LayoutKind, sizes: readonly number[], option: string): Error {
-  const different = [...new Set(sizes)].sort((a, b) => a - b);
-  return createError('KV_INVALID_OPTION', {
-    reason: 'range', owner: 'model', option, expected: "'fused' or 'auto'", received: asked,
-    hint: `\`${asked}\` would have tokens of ${formatList(different, 'and')} bytes in ` +
-      `${formatCount('reservation', sizes.length)}, of which no row could go alone.`,
-  });
-}
-
-interface AlikeReservations {
-  readonly reservation: ReservationSpec;
-  count: number;
-}
-
-/**
- * Counts reservations with tokens of equal size: most models have one size, so counting pages does not loop over
- * layers.
- */
-function countAlike(reservations: readonly ReservationSpec[]): readonly AlikeReservations[] {
-  const byTokenBytes = new Map<number, AlikeReservations>();
-  for (const reservation of reservations) {
-    const alike = byTokenBytes.get(reservation.tokenBytes);
-    if (alike === undefined) byTokenBytes.set(reservation.tokenBytes, { reservation, count: 1 });
-    else alike.count += 1;
-  }
-  return [...byTokenBytes.values()];
 }
 
 function checkTokens(tokens: number, maxTokens: number): void {

@@ -3,7 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
-import { abortSignal, checkInteger, optional, readArray, withoutRevoked, type FieldPlace } from '../base/options.js';
+import { abortSignal, checkInteger, optional, readArray, type FieldPlace } from '../base/options.js';
 import { floatsOf, isArray, isFloat32Array, isInt32Array, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import { Batch, Sequence } from '../index.js';
 import type { GivenRows } from './engine-options.js';
@@ -50,12 +50,8 @@ export interface PassLimits {
 export function readPass(owner: string, given: LlamaPass, { slots: mostSlots, maxTokens, width }: PassLimits): LlamaPass {
   const place = { owner, option: 'pass' };
   if (typeof given !== 'object' || (given as object | null) === null || isArray(given)) throw wrong('type', place, 'a pass: an object', given);
-  const pass = withoutRevoked(given, place, () => {
-    if (given instanceof Batch) throw wrong('type', place, 'a pass: an object', given);
-    const { length, slots, positions, tokenCounts, tokens, wantsLogits, inputs, sequences, signal } = given;
-    return { length, slots, positions, tokenCounts, tokens, wantsLogits, inputs, sequences, signal };
-  });
-  const { length, slots, positions, tokenCounts, tokens, wantsLogits, inputs, sequences, signal } = pass;
+  if (given instanceof Batch) throw wrong('type', place, 'a pass: an object', given);
+  const { length, slots, positions, tokenCounts, tokens, wantsLogits, inputs, sequences, signal } = given;
   checkInteger(owner, 'pass.length', length, 1, mostSlots);
   checkNumbers(owner, 'slots', slots, length);
   checkNumbers(owner, 'positions', positions, length);
@@ -73,7 +69,10 @@ export function readPass(owner: string, given: LlamaPass, { slots: mostSlots, ma
   if (typedArrayKind(wantsLogits) !== 'Uint8Array') throw wrong('type', { owner, option: 'pass.wantsLogits' }, 'a Uint8Array', wantsLogits);
   checkInteger(owner, 'pass.wantsLogits.length', lengthOf(wantsLogits), length);
   optional(abortSignal)(signal, { owner, option: 'pass.signal' });
-  return { ...pass, inputs: readInputs(owner, inputs, length, maxTokens, width), sequences: readSequences(owner, sequences, length) };
+  return {
+    length, slots, positions, tokenCounts, tokens, wantsLogits, signal,
+    inputs: readInputs(owner, inputs, length, maxTokens, width), sequences: readSequences(owner, sequences, length),
+  };
 }
 
 /** The leases; undefined where none holds selected tokens. */
@@ -81,7 +80,7 @@ function readSequences(owner: string, sequences: unknown, length: number): reado
   if (sequences === undefined) return undefined;
   const place = { owner, option: 'pass.sequences' };
   if (!isArray(sequences)) throw wrong('type', place, 'an array of sequences', sequences);
-  const read = withoutRevoked(sequences, place, () => Array.from({ length }, (_, index) => sequences[index]));
+  const read = Array.from({ length }, (_, index) => sequences[index]);
   let hasSelection = false;
   read.forEach((sequence, index) => {
     if (sequence === undefined) return;
@@ -97,25 +96,20 @@ function readInputs(owner: string, inputs: unknown, length: number, maxTokens: n
   const place = { owner, option: 'pass.inputs' };
   if (!isArray(inputs)) throw wrong('type', place, 'an array with a list of rows, or undefined, for each sequence', inputs);
   let read: (readonly GivenRows[] | undefined)[] | undefined;
-  withoutRevoked(inputs, place, () => {
-    for (let index = 0; index < length; index += 1) {
-      const input = inputs[index];
-      if (input === undefined || input === null) continue;
-      read ??= new Array<undefined>(length).fill(undefined);
-      const own = { owner, option: `pass.inputs[${index}]` };
-      read[index] = readArray(input, own, (rows, at) => readRows(rows, { owner, option: `${own.option}[${at}]` }, maxTokens, width));
-    }
-  });
+  for (let index = 0; index < length; index += 1) {
+    const input = inputs[index];
+    if (input === undefined || input === null) continue;
+    read ??= new Array<undefined>(length).fill(undefined);
+    const own = { owner, option: `pass.inputs[${index}]` };
+    read[index] = readArray(input, own, (rows, at) => readRows(rows, { owner, option: `${own.option}[${at}]` }, maxTokens, width));
+  }
   return read;
 }
 
 function readRows(given: unknown, place: FieldPlace, maxTokens: number, width: number): GivenRows {
   const { owner, option } = place;
   if (typeof given !== 'object' || given === null) throw wrong('type', place, 'rows: `{ at, rows }`', given);
-  const { at, rows } = withoutRevoked(given, place, () => {
-    const { at, rows } = given as Partial<GivenRows>;
-    return { at, rows };
-  });
+  const { at, rows } = given as Partial<GivenRows>;
   checkInteger(owner, `${option}.at`, at, 0, maxTokens - 1);
   const own = { owner, option: `${option}.rows` };
   const expected = `a Float32Array of whole rows of ${formatNumber(width)} floats, the model's hidden size`;

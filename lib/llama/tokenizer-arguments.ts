@@ -2,8 +2,7 @@
 
 import { createError } from '../base/errors.js';
 import {
-  abortSignal, checkInteger, isOptionsObject, oneOf, optional, readArray, readOptions, text, withDefault,
-  withoutRevoked, type FieldPlace,
+  abortSignal, checkInteger, isOptionsObject, oneOf, optional, readArray, readOptions, text, withDefault, type FieldPlace,
 } from '../base/options.js';
 import { elementsOf, typedArrayKind } from '../base/typed-arrays.js';
 
@@ -63,10 +62,10 @@ export function readChat(messages: readonly ChatMessage[], values: Readonly<Reco
   const read = readArray(messages, { owner, option: 'messages' }, (given, index) => {
     const option = `messages[${index}]`;
     if (!isOptionsObject(given)) throw wrong({ owner, option }, 'a message: `{ role, content }`', given);
-    const message: { readonly role?: unknown; readonly content?: unknown } = withoutRevoked(given, { owner, option }, () => ({ ...given }));
+    const message: { readonly role?: unknown; readonly content?: unknown } = { ...given };
     return { ...message, role: text(message.role, { owner, option: `${option}.role` }), content: text(message.content, { owner, option: `${option}.content` }) };
   });
-  return { messages: read, values: withoutRevoked(values, { owner, option: 'values' }, () => ({ ...values })) };
+  return { messages: read, values: { ...values } };
 }
 
 /** Tokens in an array or a typed array. */

@@ -3,7 +3,7 @@
 // checked only when its items are known.
 
 import { createError } from '../base/errors.js';
-import { checkInteger, withoutRevoked, type Field, type FieldPlace } from '../base/options.js';
+import { checkInteger, type Field, type FieldPlace } from '../base/options.js';
 import { elementsOf, isDetached, typedArrayKind } from '../base/typed-arrays.js';
 import { sortItems, type PromptItem } from './prompt-encoder.js';
 
@@ -65,7 +65,7 @@ export function readAppended(tokens: number | ArrayLike<number>): number | Int32
   }
   const kind = typedArrayKind(tokens);
   const list = kind !== undefined && (kind.startsWith('Big') || isDetached(tokens))
-    ? undefined : copyList(tokens, appended, (token, index) => {
+    ? undefined : copyList(tokens, (token, index) => {
     checkInteger(appended.owner, `${appended.option}[${index}]`, token, 0, maxToken);
     return token;
   });
@@ -89,7 +89,7 @@ function readTyped(value: Int32Array, kind: 'Int32Array' | 'Uint32Array'): Given
 function readList(value: unknown, place: FieldPlace): GivenTokens | undefined {
   const wrong = new Map<number, unknown>();
   let wrongValues = 0;
-  const copy = copyList(value, place, (token, index) => {
+  const copy = copyList(value, (token, index) => {
     if (typeof token === 'number' && token >= 0 && (token | 0) === token) return token;
     if (wrong.size < shownValues) wrong.set(index, token);
     wrongValues += 1;
@@ -101,27 +101,24 @@ function readList(value: unknown, place: FieldPlace): GivenTokens | undefined {
 
 /** What `tokenOf` makes of each element of a list, which is read once; undefined for what is none. */
 function copyList(
-  value: unknown, place: FieldPlace, tokenOf: (element: unknown, index: number) => number,
+  value: unknown, tokenOf: (element: unknown, index: number) => number,
 ): Int32Array | undefined {
+  const list = elementsOf(value);
+  if (list === undefined) return undefined;
+  const { elements, length } = list;
   let copy = new Int32Array(0);
   let count = 0;
-  const isList = withoutRevoked(value, place, () => {
-    const list = elementsOf(value);
-    if (list === undefined) return false;
-    const { elements, length } = list;
-    for (let index = 0; index < length; index += 1) {
-      const token = tokenOf(elements[index], index);
-      if (index === copy.length) { // not at once: a list may say that it is longer than any
-        const longer = new Int32Array(Math.min(length, Math.max(65_536, 2 * index)));
-        longer.set(copy);
-        copy = longer;
-      }
-      copy[index] = token;
-      count += 1;
+  for (let index = 0; index < length; index += 1) {
+    const token = tokenOf(elements[index], index);
+    if (index === copy.length) { // not at once: a list may say that it is longer than any
+      const longer = new Int32Array(Math.min(length, Math.max(65_536, 2 * index)));
+      longer.set(copy);
+      copy = longer;
     }
-    return true;
-  });
-  return isList ? copy.subarray(0, count) : undefined;
+    copy[index] = token;
+    count += 1;
+  }
+  return copy.subarray(0, count);
 }
 
 function checkUncovered({ owner, option }: FieldPlace, { copy, given }: GivenTokens, from: number, to: number): void {

@@ -2,7 +2,7 @@
 // metrics are registered.
 
 import { createError } from '../base/errors.js';
-import { readOptions, withDefault, withoutRevoked, type Field } from '../base/options.js';
+import { readOptions, withDefault, type Field } from '../base/options.js';
 
 /** A `Registry` of prom-client. */
 export interface MetricsRegister {
@@ -63,7 +63,7 @@ const register: Field<MetricsRegister | undefined> = (value, place) => {
 function labels(taken: readonly (string | undefined)[]): Field<Readonly<Record<string, string>>> {
   return (value, place) => {
     const given: Readonly<Record<string, unknown>> | undefined = typeof value === 'object' && value !== null
-      ? withoutRevoked(value, place, () => ({ ...value })) : undefined;
+      ? { ...value } : undefined;
     if (given !== undefined && Object.values(given).every((label) => typeof label === 'string')) {
       const used = Object.keys(given).find((name) => taken.includes(name));
       if (used === undefined) return given as Readonly<Record<string, string>>;

@@ -30,8 +30,8 @@ export interface VerificationOptions<S> {
   readonly mode: VerifyMode;
   /** Chooses patterns and the sample. */
   readonly seed: number;
-  /** Row borders lie at multiples of `pageBytes / maxTokenBytes` tokens, which need not be whole. */
-  readonly layout: { readonly pageBytes: number; readonly maxTokenBytes: number };
+  /** Row borders lie at multiples of `pageBytes / commonTokenBytes` tokens, which need not be whole. */
+  readonly layout: { readonly pageBytes: number; readonly commonTokenBytes: number };
 }
 
 export class Verification<S = Sequence> {
@@ -47,7 +47,7 @@ export class Verification<S = Sequence> {
     this.#cache = cache;
     this.#mode = mode;
     this.#pageBytes = layout.pageBytes;
-    this.#tokenBytes = layout.maxTokenBytes;
+    this.#tokenBytes = layout.commonTokenBytes;
     this.#seed = seed;
   }
 

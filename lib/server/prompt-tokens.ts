@@ -2,8 +2,7 @@
 // server's fault and no client's. Whether the tokens are those of the model is checked by the scheduler.
 
 import { createError } from '../base/errors.js';
-import { withoutRevoked } from '../base/options.js';
-import { elementsOf, isRevoked } from '../base/typed-arrays.js';
+import { elementsOf } from '../base/typed-arrays.js';
 
 /** Tokens of one prompt: more than any model has a context for. */
 const mostTokens = 2 ** 24;
@@ -12,8 +11,8 @@ const place = { owner: 'ModelServer', option: 'tokenizer' };
 
 /** The tokens, or those of a promise. Rejects as that does, and with KV_INVALID_OPTION of the owner `ModelServer`. */
 export async function readPromptTokens(given: unknown, method: 'encode' | 'encodeChat'): Promise<readonly number[]> {
-  const answer: unknown = isRevoked(given) ? undefined : await given; // of a revoked proxy even `then` cannot be read
-  const tokens = withoutRevoked(answer, place, () => numbersOf(answer));
+  const answer: unknown = await given;
+  const tokens = numbersOf(answer);
   if (tokens !== undefined) return tokens;
   throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected: `one whose \`${method}\` gives an array of token ids`, received: answer });
 }

@@ -3,7 +3,7 @@
 
 import { createError } from '../base/errors.js';
 import {
-  arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, string, withDefault, withoutRevoked, type Field,
+  arrayOf, instanceOf, integer, number, oneOf, optional, readOptions, string, withDefault, type Field,
 } from '../base/options.js';
 import { OnlineScheduler, type AnswerTokenizer } from '../index.js';
 import type { ChatMessage } from '../llama/index.js';
@@ -11,8 +11,11 @@ import { apiKeyField, type ApiKey } from './api-keys.js';
 
 /** What the server asks of a tokenizer beside its text. */
 export interface ServedEncodeOptions {
-  /** Special tokens that the text spells out must stay text. */
-  readonly specialTokens?: 'text';
+  /**
+   * What becomes of special tokens that the text spells out. `text`: they stay text, as in what clients send. `parse`:
+   * they are the tokens, as in `<tool_call>` before a call that was asked for.
+   */
+  readonly specialTokens?: 'text' | 'parse' | undefined;
   /** The client has left: a promise may reject. */
   readonly signal?: AbortSignal | undefined;
 }
@@ -105,7 +108,7 @@ const tokenizerFunctions = ['encode', 'encodeChat', 'pieces'] as const;
 
 const tokenizerField: Field<ServedTokenizer> = (value, place) => {
   const isTokenizer = typeof value === 'object' && value !== null
-    && withoutRevoked(value, place, () => tokenizerFunctions.every((name) => typeof (value as Partial<ServedTokenizer>)[name] === 'function'));
+    && tokenizerFunctions.every((name) => typeof (value as Partial<ServedTokenizer>)[name] === 'function');
   if (isTokenizer) return value as ServedTokenizer;
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', ...place, expected: 'a tokenizer: `encode`, `encodeChat` and `pieces`, as LlamaTokenizer has them', received: value,

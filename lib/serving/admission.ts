@@ -127,7 +127,7 @@ export class Admission {
     const followers = [...this.#requests.takeFollowers(leader)];
     try {
       while (followers.length > 0 && leader.promptTokens > 1 && !leader.sequence!.isLossy && cache.canTakeBack(1)) {
-        const rows = watermarkRows + layout.groupRows; // it writes to its last rows, and so needs its own
+        const rows = watermarkRows + 1; // it writes to its last row, and so needs its own
         const hasRoom =
           !this.#isFull && !this.#capacity.hasWaiters && this.#running.length < maxBatch && cache.counts().idleSlots > 0
           && this.#requests.waiting.urgency <= leader.urgency && pool.obtainablePages() >= layout.pagesFor(rows);

@@ -61,8 +61,8 @@ export interface EnginePass {
  *
  * `side`: rows of the cache's side tensors by name, each [new token of the pass, width], packed in the order of
  * `tokens` in the pass, as a typed array of its dtype. They are copied at once, so the engine may use the arrays again.
- * A name may be missing: then what is cached and handed over of that tensor ends before this pass, for the sequences in
- * it.
+ * A name may be missing: the cached and handed-over rows of that tensor then end before this pass, for the sequences
+ * in it.
  */
 export type EngineOutput = ({ readonly logits: Float32Array } | { readonly tokens: Int32Array }) & {
   readonly side?: SideRowsByName | undefined;

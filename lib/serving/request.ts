@@ -9,7 +9,7 @@ import type { KvCache } from '../kv-cache/kv-cache.js';
 import { selectionField, type SelectionOptions } from '../tiers/selection/selected-text.js';
 import {
   abortSignal, arrayOf, callable, checkInteger, integer, number, optional, readArray, readIterable, readOptions, string,
-  text, withDefault, withoutRevoked, type Field, type OptionsOf,
+  text, withDefault, type Field, type OptionsOf,
 } from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { AnswerTokenizer, TokenPieces } from './answer-text.js';
@@ -60,9 +60,9 @@ export interface GenerationRequest extends Prompt {
    */
   readonly handOver?: boolean | readonly string[] | undefined;
   /**
-   * What the engine needs for this request beside its tokens, as `EnginePass.inputs`: rows that the stage before has
-   * handed over, or those of an image. It must follow from tokens, items, tenant, salt and adapter, as K and V do:
-   * requests that are alike in these share what was computed. Default: undefined.
+   * Data for the engine beside the request's tokens, as `EnginePass.inputs`: rows that the stage before has handed
+   * over, or those of an image. It must follow from tokens, items, tenant, salt and adapter, since requests that are
+   * alike in these share K and V. Default: undefined.
    */
   readonly input?: unknown;
   /**
@@ -72,14 +72,14 @@ export interface GenerationRequest extends Prompt {
    */
   readonly releaseInput?: (() => void) | undefined;
   /**
-   * Loads only important tokens of what tiers have of its prompt: sooner, and the answer is not exact
-   * (docs/importance.md). What is on the device is used whole, and where tiers have no more the answer is exact
-   * (`result.selection` says). Needs an engine with `canSelect`, `caching` `read-write` or `read`, and neither `needs`
-   * nor `handOver`. Default: none.
+   * Loads only the important tokens of the prompt's text in tiers: sooner, and the answer is not exact
+   * (docs/importance.md). Text on the device is used whole; where tiers have no more, the answer is exact
+   * (`result.selection` is undefined). Needs an engine with `canSelect`, `caching` `read-write` or `read`, and neither
+   * `needs` nor `handOver`. Default: none.
    */
   readonly selection?: SelectionOptions | undefined;
   /**
-   * For an `order` of your own, which sees it as `OrderedRequest.orderValue`: what a client has paid, say. Default:
+   * For an `order` of your own, which sees it as `OrderedRequest.orderValue`, for example a client's price. Default:
    * undefined.
    */
   readonly orderValue?: unknown;
@@ -115,7 +115,7 @@ const tokenizerField: Field<() => TokenPieces> = (value, place) => {
       reason: 'type', ...place, expected: 'a tokenizer with `pieces()`', received: value,
     });
   }
-  const pieces = piecesOf(withoutRevoked(value, place, () => (value as Partial<AnswerTokenizer>).pieces), {
+  const pieces = piecesOf((value as Partial<AnswerTokenizer>).pieces, {
     ...place, option: `${place.option}.pieces`,
   });
   return () => Reflect.apply(pieces, value, []);
@@ -183,7 +183,11 @@ export function readRequest(
 ) {
   const path = index === undefined ? '' : `requests[${index}]`;
   const prefix = index === undefined ? '' : `${path}.`;
-  if (options === undefined) readOptions(owner, null, spec, path); // a missing request, not one without options
+  if (options === undefined) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'type', owner, option: path || 'request', expected: 'an object', received: options,
+    });
+  }
   checkSamplerOptions(owner, options, prefix);
   const { tokenizer: pieces, ...read } = readOptions(owner, options, spec, path);
   const { items } = read;
@@ -199,7 +203,7 @@ export function readRequest(
   checkSideNames(owner, read, sideTensors, prefix);
   checkSelection(owner, `${prefix}selection`, read, canSelect);
   if (read.selection !== undefined) {
-    cache?.prefixes.tiers?.selections.texts.checkRules(owner, `${prefix}selection`, read.selection);
+    cache?.prefixes.tiers?.selections.checkRules(owner, `${prefix}selection`, read.selection);
   }
   checkBias(owner, `${prefix}sampler`, read.sampler, vocabularyTokens);
   if (pieces === undefined && read.stopStrings.length > 0) {
@@ -214,8 +218,7 @@ export function readRequest(
 /** Throws KV_UNKNOWN_OPTION, which suggests the sampler that was meant. */
 function checkSamplerOptions(owner: string, options: object | null, prefix: string): void {
   if (typeof options !== 'object' || options === null) return;
-  const place = { owner, option: prefix === '' ? 'options' : prefix.slice(0, -1) };
-  const name = withoutRevoked(options, place, () => samplerOptions.find((option) => Object.hasOwn(options, option)));
+  const name = samplerOptions.find((option) => Object.hasOwn(options, option));
   if (name === undefined) return;
   const value: unknown = (options as Readonly<Record<string, unknown>>)[name];
   const option = name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());

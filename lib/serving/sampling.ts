@@ -9,7 +9,7 @@ import { randomInt } from 'node:crypto';
 
 import { createError } from '../base/errors.js';
 import {
-  checkInteger, integer, number, optional, readIterable, readOptions, withDefault, withoutRevoked, type Field,
+  checkInteger, integer, number, optional, readIterable, readOptions, withDefault, type Field,
 } from '../base/options.js';
 import { maxToken } from '../prefix/prompt-tokens.js';
 import { mix32 } from '../base/random.js';
@@ -81,7 +81,7 @@ const biasField: Field<ReadonlyMap<number, number>> = (value, place) => {
         reason: 'type', ...place, option: `each of ${place.option}`, expected: 'a pair [token, bias]', received: pair,
       });
     }
-    const [token, bias] = withoutRevoked(pair, place, () => [(pair as unknown[])[0], (pair as unknown[])[1]]);
+    const [token, bias] = [(pair as unknown[])[0], (pair as unknown[])[1]];
     checkInteger(place.owner, `each token of ${place.option}`, token, 0, maxToken);
     biases.set(
       token as number,
@@ -149,10 +149,7 @@ function readText(text: unknown): SampledText {
   const place = { owner: 'randomSampler', option: 'text' };
   const isObject = typeof text === 'object' && text !== null;
   const { tokens, length, promptTokens } = isObject
-    ? withoutRevoked(text, place, () => {
-      const { tokens, length, promptTokens } = text as Partial<SampledText>;
-      return { tokens, length, promptTokens };
-    })
+    ? text as Partial<SampledText>
     : {};
   if (!isInt32Array(tokens)) {
     throw createError('KV_INVALID_OPTION', {

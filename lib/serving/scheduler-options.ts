@@ -6,7 +6,7 @@ import { describe } from '../base/phrases.js';
 import { KvCache } from '../kv-cache/kv-cache.js';
 import { after } from '../device/wait.js';
 import {
-  callable, instanceOf, integer, number, optional, policy, readOptions, streamField, withDefault, withoutRevoked,
+  callable, instanceOf, integer, number, optional, policy, readOptions, streamField, withDefault,
   type Field,
 } from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
@@ -94,10 +94,7 @@ const engineField: Field<Engine> = (value, place) => {
       reason: 'type', ...place, expected: 'an engine: `vocabularyTokens`, `prefill` and `decode`', received: value,
     });
   }
-  const { prefill, decode, vocabularyTokens } = withoutRevoked(value, place, () => {
-    const { prefill, decode, vocabularyTokens } = value as Partial<Engine>;
-    return { prefill, decode, vocabularyTokens };
-  });
+  const { prefill, decode, vocabularyTokens } = value as Partial<Engine>;
   vocabulary(vocabularyTokens, { ...place, option: `${place.option}.vocabularyTokens` });
   engineFunction(prefill, { ...place, option: `${place.option}.prefill` });
   engineFunction(decode, { ...place, option: `${place.option}.decode` });

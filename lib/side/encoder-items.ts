@@ -3,7 +3,6 @@
 // calls: encoders start in a microtask of their own, and a caller's listeners of an abort are called last.
 
 import { createError } from '../base/errors.js';
-import { explainRevoked } from '../base/options.js';
 import { domainParts, type PrefixDomainParts } from '../prefix/domain.js';
 import { EncoderHold, type HoldOwner } from './encoder-hold.js';
 import { copyComputedRows, EncoderItem, type ComputedRows } from './encoder-item.js';
@@ -320,12 +319,10 @@ export class EncoderItems implements HoldOwner {
 async function computedBy(
   compute: ReadAcquireOptions['compute'], item: EncoderItem, signal: AbortSignal,
 ): Promise<ComputedRows | { readonly error: unknown }> {
-  let answer: unknown;
   try {
-    answer = compute({ signal });
-    return copyComputedRows(await answer, item);
+    return copyComputedRows(await compute({ signal }), item);
   } catch (error) {
-    return { error: explainRevoked(error, answer, { owner: 'EncoderCache.acquire', option: 'compute' }) };
+    return { error };
   }
 }
 

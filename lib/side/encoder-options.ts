@@ -4,7 +4,6 @@
 import { createError } from '../base/errors.js';
 import {
   abortSignal, callable, integer, isOptionsObject, nested, number, oneOf, optional, readOptions, text, withDefault,
-  withoutRevoked,
   type Field,
 } from '../base/options.js';
 import { bytesOf } from '../base/typed-arrays.js';
@@ -92,19 +91,17 @@ const kindsField: Field<EncoderKinds> = (value, place) => {
   if (!isOptionsObject(value)) {
     throw createError('KV_INVALID_OPTION', { reason: 'type', ...place, expected, received: value });
   }
-  return withoutRevoked(value, place, () => {
-    const names = Object.keys(value);
-    if (names.length === 0 || names.length > mostKinds) {
-      throw createError('KV_INVALID_OPTION', {
-        reason: 'range', ...place, expected: `${expected}, with 1 to 1,024 kinds`, received: value,
-      });
-    }
-    return new Map(names.map((name) => {
-      const given: unknown = (value as Readonly<Record<string, unknown>>)[name];
-      const { width, dtype } = readOptions(place.owner, given, kindSpec, `${place.option}.${name}`);
-      return [name, { name, width, dtype, rowBytes: width * sideDtypeBytes(dtype) }];
-    }));
-  });
+  const names = Object.keys(value);
+  if (names.length === 0 || names.length > mostKinds) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', ...place, expected: `${expected}, with 1 to 1,024 kinds`, received: value,
+    });
+  }
+  return new Map(names.map((name) => {
+    const given: unknown = (value as Readonly<Record<string, unknown>>)[name];
+    const { width, dtype } = readOptions(place.owner, given, kindSpec, `${place.option}.${name}`);
+    return [name, { name, width, dtype, rowBytes: width * sideDtypeBytes(dtype) }];
+  }));
 };
 
 /** A string as it is, bytes as hexadecimal digits; the first letter tells which. */

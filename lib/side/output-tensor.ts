@@ -2,7 +2,6 @@
 // Node.js differ (`shape` and `dtype`, onnxruntime's `dims` and `type`, typed arrays), so this reads all of them. Never
 // reads elements.
 
-import { withoutRevoked, type FieldPlace } from '../base/options.js';
 import { elementsOf, isArray, lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import { sideDtypes, type SideDtype } from '../base/dtypes.js';
 
@@ -29,36 +28,32 @@ const shortNames: Readonly<Record<string, SideDtype>> =
 const arrayDtypes: Readonly<Record<string, SideDtype>> =
   { Float32Array: 'float32', Float16Array: 'float16', Int8Array: 'int8', Int32Array: 'int32' };
 
-/** Reads each member of `value` once. Throws what its getters throw, and KV_INVALID_OPTION for a revoked proxy. */
-export function readOutput(value: unknown, place: FieldPlace): OutputTensor | OtherOutput {
+/** Reads each member of `value` once. Throws what its getters throw. */
+export function readOutput(value: unknown): OutputTensor | OtherOutput {
   if (typeof value === 'function') return { kind: 'not-a-tensor' };
   if (typeof value !== 'object' || value === null) return { kind: 'scalar' };
-  return withoutRevoked(value, place, () => {
-    if (isArray(value)) return { kind: 'list' };
-    const { shape: named, dims, dtype, type } = value as Readonly<Record<string, unknown>>;
-    const array = typedArrayKind(value);
-    const length = array === undefined ? undefined : lengthOf(value as Float32Array);
-    const given = named ?? dims ?? (length === undefined ? undefined : [length]);
-    const shape = shapeOf(given, { ...place, option: `${place.option}.shape` });
-    if (shape === undefined) return { kind: 'not-a-tensor' };
-    if (length !== undefined && shape.reduce((product, size) => product * size, 1) !== length) {
-      return { kind: 'not-a-tensor' };
-    }
-    return {
-      kind: 'tensor', shape,
-      ...dtypeOf(dtype ?? type, () => array ?? typedArrayKind((value as { readonly data?: unknown }).data)),
-    };
-  });
+  if (isArray(value)) return { kind: 'list' };
+  const { shape: named, dims, dtype, type } = value as Readonly<Record<string, unknown>>;
+  const array = typedArrayKind(value);
+  const length = array === undefined ? undefined : lengthOf(value as Float32Array);
+  const given = named ?? dims ?? (length === undefined ? undefined : [length]);
+  const shape = shapeOf(given);
+  if (shape === undefined) return { kind: 'not-a-tensor' };
+  if (length !== undefined && shape.reduce((product, size) => product * size, 1) !== length) {
+    return { kind: 'not-a-tensor' };
+  }
+  return {
+    kind: 'tensor', shape,
+    ...dtypeOf(dtype ?? type, () => array ?? typedArrayKind((value as { readonly data?: unknown }).data)),
+  };
 }
 
 /** Undefined for what is no list of sizes. */
-function shapeOf(value: unknown, place: FieldPlace): readonly number[] | undefined {
-  const shape = withoutRevoked(value, place, () => {
-    const list = elementsOf(value);
-    if (list === undefined || list.length > mostDimensions) return undefined;
-    return Array.from({ length: list.length }, (_, index) => list.elements[index]);
-  });
-  return shape?.every((size) => Number.isSafeInteger(size) && (size as number) >= 0) ? shape as number[] : undefined;
+function shapeOf(value: unknown): readonly number[] | undefined {
+  const list = elementsOf(value);
+  if (list === undefined || list.length > mostDimensions) return undefined;
+  const shape = Array.from({ length: list.length }, (_, index) => list.elements[index]);
+  return shape.every((size) => Number.isSafeInteger(size) && (size as number) >= 0) ? shape as number[] : undefined;
 }
 
 /**

@@ -25,7 +25,7 @@ export class SidePages {
   #isUsed = new Uint8Array(64);
   #made = 0;
   readonly #free: number[] = [];
-  #quads = new Int32Array(4 * 64);
+  #triples = new Int32Array(3 * 64);
   readonly #one = new Int32Array(1);
   #idlePages = 0;
   #idleEpoch = 0;
@@ -172,21 +172,20 @@ export class SidePages {
 
   /** Lets the addon keep the slot's pages [from, to), whatever the slot does later. */
   keep(slot: number, from: number, to: number): void {
-    if (this.#quads.length < 4 * (to - from)) this.#quads = new Int32Array(8 * (to - from));
+    if (this.#triples.length < 3 * (to - from)) this.#triples = new Int32Array(6 * (to - from));
     const table = this.tableOf(slot);
     let count = 0;
     for (let index = from; index < to; index += 1) {
       const page = table[index]!;
       if (this.#isKept[page] === 1) continue;
-      this.#quads[4 * count] = slot;
-      this.#quads[4 * count + 1] = index;
-      this.#quads[4 * count + 2] = page;
-      this.#quads[4 * count + 3] = 1;
+      this.#triples[3 * count] = slot;
+      this.#triples[3 * count + 1] = index;
+      this.#triples[3 * count + 2] = page;
       count += 1;
     }
     if (count === 0) return;
-    this.#native.keep(this.#quads, count);
-    for (let at = 0; at < count; at += 1) this.#isKept[this.#quads[4 * at + 2]!] = 1;
+    this.#native.keep(this.#triples, count);
+    for (let at = 0; at < count; at += 1) this.#isKept[this.#triples[3 * at + 2]!] = 1;
   }
 
   /** Ends a page that no slot maps and no text holds. */

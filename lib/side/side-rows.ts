@@ -3,7 +3,7 @@
 // right.
 
 import { createError } from '../base/errors.js';
-import { isOptionsObject, withoutRevoked } from '../base/options.js';
+import { isOptionsObject } from '../base/options.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import type { DeviceMemory } from '../device/device-memory.js';
 import type { Driver } from '../device/driver.js';
@@ -220,9 +220,9 @@ export class SideRows {
 export function readSideRows(owner: string, rows: unknown): ReadSideRows {
   const place = { owner, option: 'rows' };
   if (isOptionsObject(rows)) {
-    return withoutRevoked(rows, place, () => Object.entries(rows).map((
+    return Object.entries(rows).map((
       [name, given],
-    ) => [name, given, readDeviceRows(owner, `rows.${name}`, given)] as const));
+    ) => [name, given, readDeviceRows(owner, `rows.${name}`, given)] as const);
   }
   throw createError('KV_INVALID_OPTION', {
     reason: 'type', ...place, expected: 'an object with rows for each name', received: rows,

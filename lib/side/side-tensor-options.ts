@@ -2,7 +2,7 @@
 
 import { createError } from '../base/errors.js';
 import {
-  integer, isOptionsObject, oneOf, optional, readOptions, withDefault, withoutRevoked, type Field,
+  integer, isOptionsObject, oneOf, optional, readOptions, withDefault, type Field,
 } from '../base/options.js';
 import { sideDtypes, type SideDtype } from '../base/dtypes.js';
 
@@ -50,15 +50,13 @@ export const sideTensorsField: Field<readonly ReadSideTensor[]> = (value, place)
   const refuse = (reason: 'type' | 'range', expected: string, received: unknown): Error =>
     createError('KV_INVALID_OPTION', { reason, ...place, expected, received });
   if (!isOptionsObject(value)) throw refuse('type', 'an object with one shape for each name', value);
-  return withoutRevoked(value, place, () => {
-    const names = Object.keys(value);
-    if (names.length > mostTensors) {
-      throw refuse('range', `an object of at most ${mostTensors} names`, `one of ${names.length}`);
-    }
-    return names.map((name) => {
-      if (name === '') throw refuse('range', 'an object whose names are not empty', "''");
-      const shape = (value as Readonly<Record<string, unknown>>)[name];
-      return { name, ...readOptions(place.owner, shape, shapeSpec, `${place.option}.${name}`) };
-    });
+  const names = Object.keys(value);
+  if (names.length > mostTensors) {
+    throw refuse('range', `an object of at most ${mostTensors} names`, `one of ${names.length}`);
+  }
+  return names.map((name) => {
+    if (name === '') throw refuse('range', 'an object whose names are not empty', "''");
+    const shape = (value as Readonly<Record<string, unknown>>)[name];
+    return { name, ...readOptions(place.owner, shape, shapeSpec, `${place.option}.${name}`) };
   });
 };

@@ -5,7 +5,7 @@
 
 import { createError } from '../base/errors.js';
 import { formatCount, formatNumber, printable } from '../base/format.js';
-import { checkInteger, isOptionsObject, withoutRevoked } from '../base/options.js';
+import { checkInteger, isOptionsObject } from '../base/options.js';
 import { typedArrayKind } from '../base/typed-arrays.js';
 import type { SideDtype } from '../base/dtypes.js';
 import { readOutput, type OtherOutput, type OutputTensor } from './output-tensor.js';
@@ -69,8 +69,7 @@ export class SideTensorSuggestion {
       });
     }
     checkInteger(owner, 'tokens', tokens, 1);
-    const read = withoutRevoked(outputs, place, () => Object.keys(outputs).map((name) =>
-      [name, readOutput(outputs[name], { owner, option: `outputs.${printable(name)}` })] as const));
+    const read = Object.keys(outputs).map((name) => [name, readOutput(outputs[name])] as const);
     for (const [name, output] of read) this.#add(name, output, tokens);
     return this;
   }

@@ -241,10 +241,10 @@ export class Transfers {
    */
   #order({ slot }: Transfer): boolean {
     const ids = this.#registry.idsOf(slot);
-    const groups = this.#registry.named[slot]!;
+    const rows = this.#registry.named[slot]!;
     let isOrdered = false;
     for (let other = 0; other < this.#memory.slots.count; other += 1) {
-      if (!this.#memory.fences.isPending(other) || (other !== slot && !this.#registry.isSharing(other, ids, groups))) {
+      if (!this.#memory.fences.isPending(other) || (other !== slot && !this.#registry.isSharing(other, ids, rows))) {
         continue;
       }
       this.#memory.fences.checkWritten(other, 'copy from');

@@ -21,8 +21,7 @@ std::span<const SlideCommand> CacheArguments::Slides() {
 std::span<const KeepCommand> CacheArguments::Keeps() {
   const auto commands = Entries<KeepCommand>(0, 1);
   for (const KeepCommand& command : commands) {
-    if (command.slot < 0 || command.slot >= slots() || command.group < 0 || command.group > groups())
-      Refuse(command.slot);
+    if (command.slot < 0 || command.slot >= slots() || command.row < 0 || command.row > rows()) Refuse(command.slot);
     if (command.id >= kMostRowIds) Refuse(static_cast<int32_t>(command.id));
   }
   return commands;
@@ -42,15 +41,15 @@ std::span<const PutCommand> CacheArguments::Puts() {
   return commands;
 }
 
-KeptGroups CacheArguments::Groups(size_t at) {
+KeptRun CacheArguments::Kept(size_t at) {
   const auto ids = Entries<int32_t>(at, at + 2);
   const auto from = static_cast<size_t>(Integer(at + 1, 0, static_cast<int64_t>(ids.size())));
   return {static_cast<int32_t>(from), Ids(ids.subspan(from))};
 }
 
-CopyCommand CacheArguments::Copy(size_t at, int32_t slot, int32_t group) {
+CopyCommand CacheArguments::Copy(size_t at, int32_t slot, int32_t row) {
   CopyCommand command = {
-      slot, group, SlotOrNone(at), static_cast<RowId>(Integer(at + 1, -1, INT32_MAX)), Tokens(at + 2), std::nullopt};
+      slot, row, SlotOrNone(at), static_cast<RowId>(Integer(at + 1, -1, INT32_MAX)), Tokens(at + 2), std::nullopt};
   if (!IsUndefined(at + 3)) command.stream = Address(at + 3);
   return command;
 }

@@ -27,26 +27,24 @@ class CacheArguments : public Arguments {
   int32_t Slot(size_t at) { return static_cast<int32_t>(Integer(at, 0, slots() - 1)); }
   int32_t SlotOrNone(size_t at) { return static_cast<int32_t>(Integer(at, -1, slots() - 1)); }
   int32_t Rows(size_t at) { return static_cast<int32_t>(Integer(at, 0, rows())); }
-  int32_t Group(size_t at) { return static_cast<int32_t>(Integer(at, 0, groups())); }
   uint64_t Tokens(size_t at) { return static_cast<uint64_t>(Integer(at, 0, tokens())); }
   size_t Reservation(size_t at) {
     return static_cast<size_t>(Integer(at, 0, static_cast<int64_t>(layout_.reservations()) - 1));
   }
   std::span<const GrowCommand> Grows();                                     // (pairs, count)
   std::span<const SlideCommand> Slides();                                   // (triples, count)
-  std::span<const KeepCommand> Keeps();                                     // (quads, count)
+  std::span<const KeepCommand> Keeps();                                     // (triples, count)
   std::span<const PutCommand> Puts();                                       // (quads, count)
   std::span<const int32_t> Drops() { return Ids(Entries<int32_t>(0, 1)); }  // (ids, count)
-  KeptGroups Groups(size_t at);                                             // (…, ids, from, to)
-  CopyCommand Copy(size_t at, int32_t slot, int32_t group);                 // (…, from slot, id, tokens, stream)
+  KeptRun Kept(size_t at);                                                  // (…, ids, from, to)
+  CopyCommand Copy(size_t at, int32_t slot, int32_t row);                   // (…, from slot, id, tokens, stream)
   Stretch Stamped();                                                        // (slot, from, tokens, key)
 
  private:
-  // Checked numbers of kept groups.
+  // Checked numbers of kept rows.
   std::span<const int32_t> Ids(std::span<const int32_t> ids);
   int64_t slots() const { return static_cast<int64_t>(layout_.slots()); }
   int64_t rows() const { return static_cast<int64_t>(layout_.MaxRows()); }
-  int64_t groups() const { return rows() / static_cast<int64_t>(layout_.GroupRows()); }
   int64_t tokens() const { return static_cast<int64_t>(layout_.max_tokens()); }
 
   const Layout& layout_;

@@ -57,6 +57,8 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   const bool has_mapper = shared != nullptr || options.Boolean("mapper");
   const std::span<double> fault_names =
       options.IsUndefined("faultNames") ? std::span<double>() : options.Doubles("faultNames");
+  const auto fault_set =
+      options.IsUndefined("faultSet") ? 0 : static_cast<int32_t>(options.Integer("faultSet", -1, INT32_MAX));
   const std::span<double> token_bytes = options.Doubles("tokenBytes");
   const std::span<double> triplets = options.Doubles("tensors");
   Arguments arrays(info, "NativeCache");
@@ -84,10 +86,11 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   pattern_ = std::make_unique<Pattern>(*cache_, tensors);
   tensors_ = std::move(tensors);
   windows_ = std::make_unique<SlotWindows>(*cache_);
-  if (!fault_names.empty() &&
-      ThrowIfFailed(env, fault_report_.Open(*cache_, tensors_, fault_names, info[2].As<Napi::Int32Array>().Data()),
-                    driver_kind_))
-    return;
+  const FaultReport::Names names{.tensors = fault_names,
+                                 .set = fault_set,
+                                 .rows = info[2].As<Napi::Int32Array>().Data(),
+                                 .first = has_first ? info[4].As<Napi::Int32Array>().Data() : nullptr};
+  if (!fault_names.empty() && ThrowIfFailed(env, fault_report_.Open(*cache_, tensors_, names), driver_kind_)) return;
   arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>(),
                has_first ? info[4].As<Napi::Int32Array>() : Napi::Int32Array());
   (void)napi_type_tag_object(env, info.This(), &kTag);
@@ -212,8 +215,8 @@ Napi::Value NativeCache::Drop(const Napi::CallbackInfo& info) {
 Napi::Value NativeCache::Alias(const Napi::CallbackInfo& info) {
   CacheArguments given(info, "alias", cache_->layout());
   const int32_t slot = given.Slot(0);
-  const KeptGroups groups = given.Groups(1);
-  return ChangeSlot(info, given, slot, [&] { return cache_->Alias(slot, groups); });
+  const KeptRun kept = given.Kept(1);
+  return ChangeSlot(info, given, slot, [&] { return cache_->Alias(slot, kept); });
 }
 
 Napi::Value NativeCache::ShareRows(const Napi::CallbackInfo& info) {
@@ -226,16 +229,16 @@ Napi::Value NativeCache::Admit(const Napi::CallbackInfo& info) {
   CacheArguments given(info, "admit", cache_->layout());
   const int32_t slot = given.Slot(0);
   const Tenant tenant = given.Address(1);
-  const KeptGroups groups = given.Groups(2);
-  AdmitCommand command = {slot, tenant, groups, given.Rows(5), given.Rows(6), std::nullopt};
-  const CopyCommand copy = given.Copy(7, slot, groups.from + static_cast<int32_t>(groups.ids.size()));
+  const KeptRun kept = given.Kept(2);
+  AdmitCommand command = {slot, tenant, kept, given.Rows(5), given.Rows(6), std::nullopt};
+  const CopyCommand copy = given.Copy(7, slot, kept.from + static_cast<int32_t>(kept.ids.size()));
   if (copy.tokens > 0) command.copy = copy;
   return ChangeSlot(info, given, slot, [&] { return cache_->Admit(command); });
 }
 
 Napi::Value NativeCache::Detach(const Napi::CallbackInfo& info) {
   CacheArguments given(info, "detach", cache_->layout());
-  const DetachCommand command = {given.Slot(0), given.Group(1), given.Tokens(2), given.SlotOrNone(3), given.Address(4)};
+  const DetachCommand command = {given.Slot(0), given.Rows(1), given.Tokens(2), given.SlotOrNone(3), given.Address(4)};
   return ChangeSlot(info, given, command.slot, [&] { return cache_->Detach(command); });
 }
 
@@ -283,7 +286,7 @@ Napi::Value NativeCache::Counters(const Napi::CallbackInfo& info) {
   to.Set("scrubbedPages", FromCount(env, from.scrubbed_pages));
   to.Set("mappedRows", FromCount(env, from.mapped_rows));
   to.Set("mappedPages", FromCount(env, from.mapped_pages));
-  to.Set("keptGroups", FromCount(env, from.kept_groups));
+  to.Set("keptRows", FromCount(env, from.kept_rows));
   to.Set("quarantinedSlots", FromCount(env, from.quarantined_slots));
   return to;
 }

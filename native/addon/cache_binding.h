@@ -32,8 +32,8 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   static void Define(Napi::Env env, Napi::Object exports);
 
   // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub,
-  // mapper: boolean or the cache whose thread it shares, faultNames: Float64Array}, rows, quarantined, first rows or
-  // undefined)
+  // mapper: boolean or the cache whose thread it shares, faultNames: Float64Array, faultSet}, rows, quarantined, first
+  // rows or undefined)
   explicit NativeCache(const Napi::CallbackInfo& info);
   ~NativeCache() override;
 
@@ -46,14 +46,14 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   Napi::Value Slide(const Napi::CallbackInfo& info);      // ([slot, first, rows] * count, count)
   Napi::Value Earmark(const Napi::CallbackInfo& info);    // (slot, rows)
   Napi::Value Assign(const Napi::CallbackInfo& info);     // (slot, tenant)
-  Napi::Value Keep(const Napi::CallbackInfo& info);       // ([slot, group, id, rows] * count, count)
+  Napi::Value Keep(const Napi::CallbackInfo& info);       // ([slot, row, id] * count, count)
   Napi::Value Drop(const Napi::CallbackInfo& info);       // (ids, count)
   Napi::Value Alias(const Napi::CallbackInfo& info);      // (slot, ids, from, to)
   Napi::Value ShareRows(const Napi::CallbackInfo& info);  // (from slot, slot, rows)
   // (slot, tenant, ids, from, to, rows, earmarked rows, from slot, id, tokens, stream)
   Napi::Value Admit(const Napi::CallbackInfo& info);
-  Napi::Value Detach(const Napi::CallbackInfo& info);  // (slot, group, tokens, stream)
-  Napi::Value Copy(const Napi::CallbackInfo& info);    // (slot, group, from slot, id, tokens)
+  Napi::Value Detach(const Napi::CallbackInfo& info);  // (slot, row, tokens, stream)
+  Napi::Value Copy(const Napi::CallbackInfo& info);    // (slot, row, from slot, id, tokens)
   Napi::Value Read(const Napi::CallbackInfo& info);    // (slot, reservation, from, bytes)
   Napi::Value Put(const Napi::CallbackInfo& info);     // ([slot, from, tokens, at] * count, count, bytes)
   // ([slot, from, tokens, at] * count, count, driver, address, bytes, stream, arena or undefined)

@@ -69,9 +69,9 @@ Napi::Value NativeCache::Check(const Napi::CallbackInfo& info) {
 
 Napi::Value NativeCache::Copy(const Napi::CallbackInfo& info) {
   CacheArguments given(info, "copy", cache_->layout());
-  const int32_t slot = given.Slot(0), group = given.Group(1);
-  const CopyCommand command = given.Copy(2, slot, group);
-  return Run(info, given, [&] { return cache_->CopyGroup(command); });
+  const int32_t slot = given.Slot(0), row = given.Rows(1);
+  const CopyCommand command = given.Copy(2, slot, row);
+  return Run(info, given, [&] { return cache_->CopyRow(command); });
 }
 
 Napi::Value NativeCache::Read(const Napi::CallbackInfo& info) {

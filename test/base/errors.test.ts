@@ -195,3 +195,10 @@ test('a batch that cannot grow names its slots while they are few', (t) => {
   t.regex(message([1, 2, 3]), /^Slots 1, 2 and 3 cannot grow together: /);
   t.regex(message([1, 2, 3, 4, 5]), /^5 slots of the batch cannot grow together: /);
 });
+
+test('a refused thread, and addresses that the system refuses, name the limit of the process', (t) => {
+  const { message } = createError('KV_DRIVER_CALL_FAILED', { call: 'pthread_create', status: 11, statusName: 'EAGAIN' });
+  t.regex(message, /^`pthread_create` failed: EAGAIN \(11\)\. This process may start no more threads: .*`ulimit -u`/);
+  const refused = createError('KV_OUT_OF_ADDRESS_SPACE', { bytes: 2 ** 40, slots: 4, maxTokens: 1024 });
+  t.regex(refused.message, /the driver refused it\. Lower .*`ulimit -v`/);
+});

@@ -74,7 +74,7 @@ test('a batch and a sequence of another cache are told where they belong', async
   await withCache(t, {}, async ({ cache }) => {
     await withCache(t, {}, ({ cache: other }) => {
       says(t, () => { cache.prepare(other.createBatch()); }, /belongs to another cache\. Create it with this cache's `createBatch`\.$/);
-      says(t, () => { cache.createBatch().add(other.acquire(), 1); }, /^`sequence` must be a sequence of this cache, got a Sequence\.$/);
+      says(t, () => { cache.createBatch().add(other.acquire(), 1); }, /^`sequence` must be a sequence of this cache, got a Sequence\. It belongs to another cache\.$/);
     });
   });
 });

@@ -205,7 +205,7 @@ cacheTest('two sequences that need 12 of 10 rows are refused together and nothin
 cacheTest('a token of 122,880 bytes in pages of 64 KiB: 1 token has 2 pages per tensor, 8 tokens have 15, each written whole', {
   model: yi34b, layout: 'sliced', slots: 2, maxTokens: 64, memoryBudgetBytes: 64 * MiB,
 }, (t, bench) => {
-  t.is(bench.cache.layout.maxTokenBytes, 122_880);
+  t.is(bench.cache.layout.commonTokenBytes, 122_880);
   const sequence = bench.sequenceOf(1);
   t.is(sequence.mappedRows, 2);
   bench.compute(sequence, 7);

@@ -85,6 +85,8 @@ test('every npm script, example and program that a document prints exists', (t) 
     if (example !== undefined) {
       t.true(['ts', 'mjs'].some((type) => existsSync(path.join(root, 'examples', `${example}.${type}`))), `${document}: ${command}`);
     }
+    const installed = /node_modules\/virtual-kv\/(examples\/[^\s']+)/.exec(command)?.[1];
+    if (installed !== undefined && !isPattern(installed)) t.true(existsSync(path.join(root, installed)), `${document}: ${command}`);
     const program = /(?:^|&& |=\S+ )node (?!-)(\S+)/.exec(command)?.[1];
     if (program !== undefined && !isPattern(program)) t.true(existsSync(path.join(root, sourceOf(program))), `${document}: ${command}`);
   }

@@ -15,8 +15,8 @@ export function layoutOf(layout: LayoutKind, { layers, kvHeads, headDim }: Pick<
 
 /** A shape of which a row of 64 KiB pages holds about `rowTokens` tokens, whatever the layout. */
 export function shapeOf(layout: LayoutKind, layers: number, kvHeads: number, group: number, rowTokens = 32): LlamaSizes {
-  const { maxTokenBytes } = layoutOf(layout, { layers, kvHeads, headDim: 1 });
-  const headDim = 2 * Math.round(pageBytes / rowTokens / maxTokenBytes / 2 + 0.6); // odd strides too
+  const { commonTokenBytes } = layoutOf(layout, { layers, kvHeads, headDim: 1 });
+  const headDim = 2 * Math.round(pageBytes / rowTokens / commonTokenBytes / 2 + 0.6); // odd strides too
   return { layers, hidden: 24, intermediate: 40, queryHeads: kvHeads * group, kvHeads, headDim, vocabularyTokens };
 }
 

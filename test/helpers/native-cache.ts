@@ -1,6 +1,6 @@
 // NativeCacheBench: a cache of the addon without the policy above it, for tests of what its calls promise lib/cache. The simulated
-// device does queued work when told to. Two tensors, the second with half as large tokens, so that a group of shared rows has two
-// rows and three pages.
+// device does queued work when told to. Two tensors, the second with half as large tokens, so that a row has
+// three pages.
 
 import type { ExecutionContext } from 'ava';
 
@@ -13,10 +13,8 @@ import { assertNothingLeft, openDriver, pageBytes } from './cache.js';
 import { nativeOf } from './native-of.js';
 
 export const slots = 4;
-export const groupRows = 2;
-export const pagesPerGroup = 3;
-/** Tokens of a group. */
-export const groupTokens = 128;
+export const pagesPerRow = 3;
+export const rowTokens = 128;
 
 export interface NativeCacheBenchOptions {
   /** Of the pool. Default 60. */
@@ -52,9 +50,9 @@ export class NativeCacheBench {
     this.cache.grow(Int32Array.of(slot, rows), 1);
   }
 
-  /** Keeps the first `groups` groups of a slot as `ids`. */
+  /** Keeps the first rows of a slot as `ids`. */
   keep(slot: number, ids: readonly number[]): void {
-    this.cache.keep(Int32Array.from(ids.flatMap((id, group) => [slot, group, id, groupRows])), ids.length);
+    this.cache.keep(Int32Array.from(ids.flatMap((id, row) => [slot, row, id])), ids.length);
   }
 
   drop(ids: readonly number[]): void {

@@ -16,7 +16,7 @@ function shown(value: unknown): string {
   try {
     return inspect(value, { depth: 1, breakLength: Infinity }).slice(0, 80);
   } catch {
-    return typeof value; // a revoked proxy
+    return typeof value; // its members throw
   }
 }
 

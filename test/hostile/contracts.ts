@@ -19,11 +19,6 @@ const unknown = 'KV_UNKNOWN_OPTION';
 const floats = (length: number): Float32Array => new Float32Array(length);
 const ints = (...numbers: readonly number[]): Int32Array => Int32Array.from(numbers);
 const prototypeOf = (of: { readonly prototype: unknown }): unknown => Object.create(of.prototype as object);
-const revoked = (): unknown => {
-  const { proxy, revoke } = Proxy.revocable({}, {});
-  revoke();
-  return proxy;
-};
 /** Of one token of a text of three. */
 const item = { at: 0, length: 1, kind: 'item', hash: 'image' };
 const noNumbers = [0, -1, 1.5, '5', undefined];
@@ -69,9 +64,8 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
     ['growth', [kv.ahead, 'onDemand'], invalid, /Call it: `growth: \w+\(\)`\.$/], ['growth', [5, {}, null]],
     ['prefixCache.policy', [kv.lru], invalid, /Call it: `policy: lru\(\)`/], ['prefixCache.policy', [() => undefined]],
     ['prefixCache.tiers', [Number.NaN, 0, -1, 0.5, Infinity, '4096', 4096n, null].map(tierWith), invalid, /chunkBytes/],
-    ['model', [null, 5, undefined, revoked()]],
-    ['paged', [true], unknown, /It takes `model`, `slots`, .* and `mapper`\.$/], ['', [revoked()]],
-    ...['pool', 'driver', 'growth', 'prefixCache', 'slots'].map((name): Contract => [name, [revoked()]]),
+    ['model', [null, 5, undefined]],
+    ['paged', [true], unknown, /It takes `model`, `slots`, .* and `mapper`\.$/],
     ['sideTensors', [7, null, [], 'hidden', { '': { width: 1, dtype: 'int8' } },
       Object.fromEntries(Array.from({ length: 32 }, (_, at) => [`t${at}`, { width: 1, dtype: 'int8' }]))]],
     ['sideTensors.hidden', [{}, null]], ['sideTensors.hidden.width', [0, 1.5]],
@@ -83,17 +77,14 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
     ['items', [[{ ...item, length: 5 }], [item, item]]]],
   'KvCache.acquire with needs': [['needs', [7, 'hidden', [7], [''], null]],
     ['needs', [['hiden']], invalid, /'hidden'/]],
-  'KvCache.prepare': [['', [revoked()]]],
   'KvCache.writeSide': [
     ['1', [7, null, undefined, [floats(6)], { hidden: floats(5) }, { hidden: new Float64Array(6) }, { hidden: [] },
       { hiden: floats(6) },
       { hidden: floats(6), other: undefined }, { hidden: new DataView(new ArrayBuffer(24)) },
       { hidden: new Uint8Array(24) }]],
   ],
-  'Batch.add': [['0', [revoked()]]],
-  'Sequence.append': [['0', [revoked()]]],
   'Sequence.release': [
-    ['fence.step', [-1, 1n]], ['fence', [{ stream: 5 }, { stream: -1n }, {}, null, 5, [], revoked()]],
+    ['fence.step', [-1, 1n]], ['fence', [{ stream: 5 }, { stream: -1n }, {}, null, 5, []]],
     ['fence.stpe', [1], unknown],
     ['fence.stream', [1n], invalid, /Give one of the two\.$/],
   ],

@@ -73,23 +73,6 @@ function ofOtherRealm(meant: unknown): unknown {
   return Object.assign(copy, meant);
 }
 
-function revoked(meant: unknown): unknown {
-  const { proxy, revoke } = Proxy.revocable(typeof meant === 'object' && meant !== null ? meant : {}, {});
-  revoke();
-  return proxy;
-}
-
-/** Is revoked by the first look at one of its members. */
-function revokedOnLook(meant: unknown): unknown {
-  const { proxy, revoke } = Proxy.revocable(typeof meant === 'object' && meant !== null ? meant : {}, {
-    get(target, key, receiver): unknown {
-      revoke();
-      return Reflect.get(target, key, receiver);
-    },
-  });
-  return proxy;
-}
-
 const target = (meant: unknown): object => (typeof meant === 'object' && meant !== null ? meant : {});
 const thrower = (): never => { throw new OnPurpose('trap'); };
 
@@ -118,6 +101,6 @@ export const hostile: Readonly<Record<string, Make>> = {
   'resizable': (meant) => inBuffer(meant, (bytes) => resizable(bytes, bytes + 16)),
   'shared': (meant) => inBuffer(meant, (bytes) => new SharedArrayBuffer(bytes)), 'growable': (meant) => inBuffer(meant, growable),
   'other realm': ofOtherRealm,
-  'proxy': (meant) => new Proxy(target(meant), {}), 'revoked proxy': revoked, 'revoked on look': revokedOnLook,
+  'proxy': (meant) => new Proxy(target(meant), {}),
   'throwing proxy': (meant) => new Proxy(target(meant), { get: thrower, ownKeys: thrower, getPrototypeOf: thrower, has: thrower }),
 };

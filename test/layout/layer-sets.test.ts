@@ -108,20 +108,16 @@ test('`auto` takes the first layout within 1.5 times the bytes of the window, el
   t.deepEqual(chosen(llama4Scout), ['per-layer given', 'per-layer small']);
 });
 
-test('a window of keys and values of different size is fused, so that each row can go alone', (t) => {
+test('rows of a window of keys and values of different size end at the same token', (t) => {
   const model = (layout?: 'auto' | 'per-layer' | 'sliced' | 'fused'): ModelShape => ({
     layers: 2, kvHeads: 1, headDim: 192, valueHeadDim: 128, dtype: 'bfloat16',
     layerSets: [{ kind: 'window', layers: [0, 1], windowTokens: 100_000, layout }],
   });
-  const [set] = layoutOf(model()).sets;
-  t.like(set, { layout: 'fused', layoutReason: 'equal-tokens', groupRows: 1 });
-  t.is(layoutOf(model('fused')).sets[0]!.layoutReason, 'given');
-  t.throws(() => layoutOf(model('sliced')), {
-    code: 'KV_INVALID_OPTION',
-    message: "`layerSets[0].layout` must be 'fused' or 'auto', got 'sliced'. " +
-      '`sliced` would have tokens of 512 and 768 bytes in 2 reservations, of which no row could go alone.',
-  });
-  t.is(layoutOf({ ...model(), layerSets: [{ kind: 'full', layers: [0, 1] }] }).groupRows, 3, 'full sets go as a whole');
+  const setOf = (layout?: 'auto' | 'per-layer' | 'sliced' | 'fused'): LayerSetLayout => layoutOf(model(layout)).sets[0]!;
+  t.like(setOf('per-layer'), { layoutReason: 'given', tokensPerRow: 16_384, pagesPerRow: 2 * (3 + 2) });
+  t.like(setOf('sliced'), { tokensPerRow: 8_192, pagesPerRow: 3 + 2 });
+  t.like(setOf('fused'), { pagesPerRow: 1 });
+  t.like(setOf(), { layout: 'per-layer', layoutReason: 'small' }, '8 rows of 20 MiB for 122 MiB');
 });
 
 test('layers of full attention with a latent may have the keys of an index besides', (t) => {
@@ -151,7 +147,7 @@ test('sets have reservations and tensors of their own, and rows are those of the
   const [full, window] = layout.sets as [LayerSetLayout, LayerSetLayout];
   t.deepEqual([layout.tokensPerRow, layout.pagesPerRow, layout.maxRows], [512, 20, 256]);
   t.deepEqual([full.tokensPerRow, full.pagesPerRow, full.maxRows], [512, 20, 256]);
-  t.deepEqual([window.maxTokenBytes, window.pagesPerRow, window.maxRows], [52 * 4 * KiB, 2, 13_312]);
+  t.deepEqual([window.commonTokenBytes, window.pagesPerRow, window.maxRows], [52 * 4 * KiB, 2, 13_312]);
   t.is(window.pagesIn(21, 5), 5, 'a reservation has its position in the whole layout');
   t.throws(() => window.pagesIn(19, 5), { code: 'KV_INVALID_OPTION' });
   t.true([layout.sets, layout.constantSets, full, window.layers, window.reservations].every(Object.isFrozen));
@@ -317,8 +313,8 @@ function mostRowsByCounting(
     if (set.firstToken(from) !== first) throw new Error(`${set.kind}: first token of ${from}`);
     const rows = new Set<number>();
     for (let token = first; token < length + newTokens; token += 1) {
-      const lastByte = (token + 1) * set.maxTokenBytes - 1;
-      for (let row = Math.floor(token * set.maxTokenBytes / pageBytes); row * pageBytes <= lastByte; row += 1) rows.add(row);
+      const lastByte = (token + 1) * set.commonTokenBytes - 1;
+      for (let row = Math.floor(token * set.commonTokenBytes / pageBytes); row * pageBytes <= lastByte; row += 1) rows.add(row);
     }
     if (set.firstRow(from) !== Math.min(...rows)) throw new Error(`${set.kind}: first row of ${from}`);
     most = Math.max(most, rows.size);

@@ -25,7 +25,7 @@ test('Yi-34B TP-2 with 500 slots of 204,800 tokens reserves 12.6 TB', (t) => {
   const layout = layoutOf(yi34bTp2);
   t.is(layout.reservations.length, 120);
   t.deepEqual(layout.reservations[0], {
-    tokenBytes: 1024, slotBytes: 209_715_200, slotStrideBytes: 209_715_200, bytes: 104_857_600_000,
+    tokenBytes: 1024, slotBytes: 209_715_200, rowPages: 1, slotStrideBytes: 209_715_200, bytes: 104_857_600_000,
   });
   t.is(layout.reservations[0]!.slotStrideBytes / layout.pageBytes, 100);
   t.is(layout.virtualBytes, 12_582_912_000_000);
@@ -139,9 +139,9 @@ test('auto: the first rows of all slots take at most a quarter of the budget', (
   t.is(chosen(t, llama3, { slots: 4, memoryBudgetBytes: 64 * MiB }), 'sliced: short-rows', 'rows of `per-layer` are too long anyway');
 });
 
-test('auto: where layers differ, what counts is the group of rows that is shared', (t) => {
+test('auto: where layers differ, a row ends at the same token in all', (t) => {
   const differing: ModelShape = { layers: 2, kvHeads: 16, headDim: 128, dtype: 'float16', layerShapes: [{}, { headDim: 96 }] };
-  t.like(layoutOf(differing), { tokensPerRow: 512, groupRows: 4 });
+  t.like(layoutOf(differing), { tokensPerRow: 2_048, pagesPerRow: 2 * (4 + 3) });
   t.is(chosen(t, differing), 'sliced: short-rows');
 });
 
@@ -183,19 +183,18 @@ test('a replicated MQA head costs every worker the same', (t) => {
 test('reservations with tokens of different sizes cover the same tokens in each row', (t) => {
   const model: ModelShape = { layers: 2, kvHeads: 4, headDim: 128, dtype: 'float16', layerShapes: [{}, { kvHeads: 1 }] };
   const layout = layoutOf(model, { maxTokens: 10_000, pageBytes: 64 * KiB }); // 1,024 and 256 bytes per token
-  t.is(layout.maxTokenBytes, 1024);
-  t.is(layout.tokensPerRow, 64);
-  t.deepEqual([0, 1, 4, 5, 8, 9].map((rows) => layout.pagesIn(0, rows)), [0, 1, 4, 5, 8, 9]);
-  t.deepEqual([0, 1, 4, 5, 8, 9].map((rows) => layout.pagesIn(2, rows)), [0, 1, 1, 2, 2, 3]);
-  t.is(layout.pagesFor(4), 2 * 4 + 2 * 1);
-  t.is(layout.pagesPerRow, 4);
+  t.is(layout.commonTokenBytes, 256);
+  t.is(layout.tokensPerRow, 256);
+  t.deepEqual([0, 1, 2].map((rows) => layout.pagesIn(0, rows)), [0, 4, 8]);
+  t.deepEqual([0, 1, 2].map((rows) => layout.pagesIn(2, rows)), [0, 1, 2]);
+  t.is(layout.pagesPerRow, 2 * 4 + 2 * 1);
 });
 
-test('a reservation of smaller tokens ends with its slot, although the rows go on', (t) => {
+test('a row is never more than a slot', (t) => {
   const model: ModelShape = { layers: 1, kvHeads: 1, headDim: 4, valueHeadDim: 3, dtype: 'int8' };
   const layout = layoutOf(model, { slots: 2, maxTokens: 1_100, pageBytes: 4_000 }); // 4,400 and 3,300 bytes per slot
-  t.is(layout.maxRows, 2);
-  t.deepEqual([layout.pagesIn(0, 2), layout.pagesIn(1, 2)], [2, 1]);
+  t.is(layout.maxRows, 1);
+  t.deepEqual([layout.pagesIn(0, 1), layout.pagesIn(1, 1)], [2, 1]);
   t.is(layout.reservations[1]!.slotStrideBytes, 4_000);
 });
 
@@ -232,9 +231,11 @@ function checkRandomLayout(t: { true(value: boolean, message?: string): boolean 
     if (!truth) t.true(false, `${what}, ${round}: ${JSON.stringify(layout)}`);
   };
 
-  for (const [index, { tokenBytes, slotBytes, slotStrideBytes, bytes }] of reservations.entries()) {
+  for (const [index, { tokenBytes, slotBytes, rowPages, slotStrideBytes, bytes }] of reservations.entries()) {
     const spareBytes = slotStrideBytes - slotBytes;
-    holds(slotStrideBytes % pageBytes === 0 && spareBytes >= 0 && spareBytes < pageBytes, 'the stride is rounded up');
+    const rowBytes = rowPages * pageBytes;
+    holds(slotStrideBytes % rowBytes === 0 && spareBytes >= 0 && spareBytes < rowBytes, 'the stride is rounded up');
+    holds(maxRows === 1 || rowPages * layout.commonTokenBytes === tokenBytes, 'a row ends at the same token everywhere');
     holds(bytes === slots * slotStrideBytes && slotBytes === maxTokens * tokenBytes, 'a reservation holds its slots');
     holds(layout.pagesIn(index, maxRows) === slotStrideBytes / pageBytes, 'a full slot is mapped to its end');
   }

@@ -6,15 +6,15 @@ import { isKvError } from 'virtual-kv';
 import { mockCalls } from 'virtual-kv/testing';
 
 import { countPages } from '#internal/device/native.js';
-import { groupRows, groupTokens, NativeCacheBench, pagesPerGroup, sum } from '../helpers/native-cache.js';
+import { NativeCacheBench, pagesPerRow, rowTokens, sum } from '../helpers/native-cache.js';
 
 const key = 7n;
 const [oldTenant, newTenant] = [1n, 2n];
 
-const half = groupTokens / 2;
+const half = rowTokens / 2;
 const ids = Int32Array.of(10, 11, 12);
 
-/** Slot 3 is admitted beside slot 0, which has three groups, kept as 10, 11 and 12. */
+/** Slot 3 is admitted beside slot 0, which has three rows, kept as 10, 11 and 12. */
 interface Scenario {
   readonly title: string;
   /** What slot 3 has before. */
@@ -30,43 +30,43 @@ interface Scenario {
 
 const scenarios: readonly Scenario[] = [
   {
-    title: 'a slot with rows of another tenant, and pages set aside', rows: 2 * groupRows, newRows: 0, ownRows: 0, tokens: 0,
-    earmarkedPages: pagesPerGroup,
+    title: 'a slot with rows of another tenant, and pages set aside', rows: 2, newRows: 0, ownRows: 0, tokens: 0,
+    earmarkedPages: pagesPerRow,
     prepare: (bench) => {
-      bench.grow(3, 2 * groupRows);
+      bench.grow(3, 2);
     },
     admit: ({ cache }) => {
-      cache.admit(3, newTenant, ids, 0, 0, 0, 3 * groupRows, -1, -1, 0, undefined);
+      cache.admit(3, newTenant, ids, 0, 0, 0, 3, -1, -1, 0, undefined);
     },
   },
   {
-    title: 'shared rows and pages set aside', rows: 2 * groupRows, newRows: 2 * groupRows, ownRows: 0,
-    tokens: 2 * groupTokens, earmarkedPages: pagesPerGroup,
+    title: 'shared rows and pages set aside', rows: 2, newRows: 2, ownRows: 0,
+    tokens: 2 * rowTokens, earmarkedPages: pagesPerRow,
     admit: ({ cache }) => {
-      cache.admit(3, newTenant, ids, 0, 2, 0, 3 * groupRows, -1, -1, 0, undefined);
+      cache.admit(3, newTenant, ids, 0, 2, 0, 3, -1, -1, 0, undefined);
     },
   },
   {
-    title: 'shared rows, a copy of kept ones and pages set aside', rows: 3 * groupRows, newRows: 3 * groupRows,
-    ownRows: groupRows, tokens: 2 * groupTokens + half, earmarkedPages: pagesPerGroup,
+    title: 'shared rows, a copy of kept ones and pages set aside', rows: 3, newRows: 3,
+    ownRows: 1, tokens: 2 * rowTokens + half, earmarkedPages: pagesPerRow,
     admit: ({ cache }) => {
-      cache.admit(3, newTenant, ids, 0, 2, 3 * groupRows, 4 * groupRows, -1, 12, 2 * groupTokens + half, undefined);
+      cache.admit(3, newTenant, ids, 0, 2, 3, 4, -1, 12, 2 * rowTokens + half, undefined);
     },
   },
   {
-    title: 'shared rows behind adopted ones, and a copy from another slot', rows: 3 * groupRows - 1,
-    newRows: 2 * groupRows - 1, ownRows: groupRows - 1, earmarkedPages: 0, tokens: 2 * groupTokens + half,
+    title: 'shared rows behind adopted ones, and a copy from another slot', rows: 3,
+    newRows: 2, ownRows: 1, earmarkedPages: 0, tokens: 2 * rowTokens + half,
     prepare: ({ cache }) => {
       cache.alias(3, ids, 0, 1);
     },
     admit: ({ cache }) => {
-      cache.admit(3, oldTenant, ids, 1, 2, 3 * groupRows - 1, 0, 0, -1, 2 * groupTokens + half, undefined);
+      cache.admit(3, oldTenant, ids, 1, 2, 3, 0, 0, -1, 2 * rowTokens + half, undefined);
     },
   },
   {
-    title: 'a copy that is queued', rows: groupRows, newRows: groupRows, ownRows: groupRows, tokens: half, earmarkedPages: 2 * pagesPerGroup,
+    title: 'a copy that is queued', rows: 1, newRows: 1, ownRows: 1, tokens: half, earmarkedPages: 2 * pagesPerRow,
     admit: ({ cache }) => {
-      cache.admit(3, newTenant, ids, 0, 0, groupRows, 3 * groupRows, 0, -1, half, 0n);
+      cache.admit(3, newTenant, ids, 0, 0, 1, 3, 0, -1, half, 0n);
     },
   },
 ];
@@ -75,8 +75,8 @@ function open(t: ExecutionContext, { prepare }: Scenario, pages?: number): Nativ
   const bench = new NativeCacheBench(t, { scrub: true, pages });
   const { cache } = bench;
   cache.assign(0, oldTenant);
-  bench.grow(0, 3 * groupRows);
-  cache.stamp(0, 0, 3 * groupTokens, key);
+  bench.grow(0, 3);
+  cache.stamp(0, 0, 3 * rowTokens, key);
   bench.keep(0, [10, 11, 12]);
   cache.assign(3, oldTenant);
   prepare?.(bench);
@@ -95,7 +95,7 @@ function assertAdmitted(bench: NativeCacheBench, { rows, tokens, earmarkedPages 
   t.is(bench.rows[3], rows, what);
   t.is(countPages(pool).earmarkedPages, earmarkedPages, what);
   t.is(cache.check(3, 0, tokens, key), 0, what);
-  t.is(cache.check(0, 0, 3 * groupTokens, key), 0, what);
+  t.is(cache.check(0, 0, 3 * rowTokens, key), 0, what);
 }
 
 function end(bench: NativeCacheBench): void {
@@ -159,7 +159,7 @@ for (const scenario of scenarios) {
     failEachCall(t, scenario, (bench, before, what) => {
       t.deepEqual([...bench.rows], (before as { rows: number[] }).rows, what);
       t.is(countPages(bench.pool).earmarkedPages, 0, what);
-      t.is(bench.cache.check(0, 0, 3 * groupTokens, key), 0, what);
+      t.is(bench.cache.check(0, 0, 3 * rowTokens, key), 0, what);
       quarantines += bench.isQuarantined[3]!;
       if (bench.isQuarantined[3] === 0) t.deepEqual(stateOf(bench), before, what);
     }, ({ device }) => {
@@ -219,7 +219,7 @@ test('shared rows and rows of the slot\'s own get access together, by one call p
   const bench = open(t, scenarios[1]!);
   const { device, cache } = bench;
   device.resetCallCounts();
-  cache.admit(3, newTenant, ids, 0, 2, 3 * groupRows, 0, 0, -1, 2 * groupTokens + half, 0n);
+  cache.admit(3, newTenant, ids, 0, 2, 3, 0, 0, -1, 2 * rowTokens + half, 0n);
   t.is(device.callCounts().cuMemSetAccess, 2);
   end(bench);
 });

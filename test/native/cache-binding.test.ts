@@ -6,7 +6,7 @@ import type { MockCall } from 'virtual-kv/testing';
 
 import { cacheNews } from '#internal/device/native.js';
 
-import { groupRows, groupTokens, NativeCacheBench, pagesPerGroup, slots, sum } from '../helpers/native-cache.js';
+import { NativeCacheBench, pagesPerRow, rowTokens, slots, sum } from '../helpers/native-cache.js';
 import { slow } from '../runner/slow.js';
 
 type Call = (bench: NativeCacheBench) => void;
@@ -14,16 +14,16 @@ type Call = (bench: NativeCacheBench) => void;
 /** Slot 0 has two groups of its own, kept as 10 and 11, which slot 1 shares; slot 2 has one. */
 function sharing(t: ExecutionContext): NativeCacheBench {
   const bench = new NativeCacheBench(t);
-  bench.grow(0, 2 * groupRows);
+  bench.grow(0, 2);
   bench.keep(0, [10, 11]);
   bench.cache.alias(1, Int32Array.of(10, 11), 0, 2);
-  bench.grow(2, groupRows);
+  bench.grow(2, 1);
   return bench;
 }
 
 const calls: Readonly<Record<string, Call>> = {
   'grow': ({ cache }) => {
-    cache.grow(Int32Array.of(2, 2 * groupRows, 3, groupRows), 2);
+    cache.grow(Int32Array.of(2, 2, 3, 1), 2);
   },
   'shrink': ({ cache }) => {
     cache.shrink(0, 1);
@@ -32,13 +32,13 @@ const calls: Readonly<Record<string, Call>> = {
     cache.alias(3, Int32Array.of(10, 11), 0, 2);
   },
   'admit': ({ cache }) => {
-    cache.admit(3, 1n, Int32Array.of(10), 0, 1, 2 * groupRows, 3 * groupRows, 0, -1, 2 * groupTokens, undefined);
+    cache.admit(3, 1n, Int32Array.of(10), 0, 1, 2, 3, 0, -1, 2 * rowTokens, undefined);
   },
   'detach': ({ cache }) => {
-    cache.detach(1, 0, groupTokens, -1, 0n);
+    cache.detach(1, 0, rowTokens, -1, 0n);
   },
   'detach behind a stream': ({ cache }) => {
-    cache.detach(1, 0, groupTokens, 0, 0n);
+    cache.detach(1, 0, rowTokens, 0, 0n);
   },
   'close': ({ cache }) => {
     cache.close();
@@ -96,27 +96,27 @@ test('rows that the mapper mapped are seen when its request is cancelled, and wh
 });
 
 test('synchronize says in one call what the mapper did and what is free', async (t) => {
-  const bench = new NativeCacheBench(t, { pages: 3 * pagesPerGroup });
+  const bench = new NativeCacheBench(t, { pages: 3 * pagesPerRow });
   const { cache, rows, device } = bench;
   const news = cache.news();
   t.is(cache.news(), news);
   t.deepEqual([...news], [0, 0, 0, 0]); // not asked yet
   cache.synchronize();
-  t.deepEqual([...news], [0, 0, 1, 3 * pagesPerGroup]);
+  t.deepEqual([...news], [0, 0, 1, 3 * pagesPerRow]);
 
-  cache.request(Int32Array.of(0, groupRows), 1);
+  cache.request(Int32Array.of(0, 1), 1);
   await untilIdle(bench);
-  t.deepEqual([...news], [0, 0, 1, 2 * pagesPerGroup]);
-  t.is(rows[0], groupRows);
+  t.deepEqual([...news], [0, 0, 1, 2 * pagesPerRow]);
+  t.is(rows[0], 1);
 
-  cache.earmark(1, 2 * groupRows);
-  cache.request(Int32Array.of(2, groupRows), 1); // all that is left is set aside
+  cache.earmark(1, 2);
+  cache.request(Int32Array.of(2, 1), 1); // all that is left is set aside
   await untilIdle(bench);
   t.deepEqual([...news], [0, 1, 1, 0]);
   t.is(rows[2], 0);
 
   device.failCall('cuMemMap', { result: 999 });
-  cache.request(Int32Array.of(1, groupRows), 1);
+  cache.request(Int32Array.of(1, 1), 1);
   await untilIdle(bench);
   t.deepEqual([...news], [1, 1, 1, 0]);
   t.is((cache.mapperState().lastError as { code?: string } | undefined)?.code, 'KV_DRIVER_CALL_FAILED');
@@ -141,9 +141,9 @@ test('an array whose memory was given away fails the call that would write it, a
 
 for (const [name, call] of Object.entries<Call>({
   'grow of a slot twice': ({ cache }) => { cache.grow(Int32Array.of(0, 1, 1, 1, 0, 2), 3); },
-  'keep of a number below zero': ({ cache }) => { cache.keep(Int32Array.of(0, 0, 12, groupRows, 0, 1, -1, groupRows), 2); },
-  'keep of a number that no cache comes to': ({ cache }) => { cache.keep(Int32Array.of(0, 0, 12, groupRows, 0, 1, 2 ** 26, groupRows), 2); },
-  'keep of rows that are not there': ({ cache }) => { cache.keep(Int32Array.of(0, 0, 12, groupRows, 3, 0, 13, groupRows), 2); },
+  'keep of a number below zero': ({ cache }) => { cache.keep(Int32Array.of(0, 0, 12, 0, 1, -1), 2); },
+  'keep of a number that no cache comes to': ({ cache }) => { cache.keep(Int32Array.of(0, 0, 12, 0, 1, 2 ** 26), 2); },
+  'keep of rows that are not there': ({ cache }) => { cache.keep(Int32Array.of(0, 0, 12, 3, 0, 13), 2); },
   'drop of a number below zero': ({ cache }) => { cache.drop(Int32Array.of(10, -1), 2); },
   'alias of a number below zero': ({ cache }) => { cache.alias(3, Int32Array.of(10, -1), 0, 2); },
 })) {
@@ -152,8 +152,8 @@ for (const [name, call] of Object.entries<Call>({
     const before = { counters: bench.cache.counters(), rows: [...bench.rows] };
     t.throws(() => { call(bench); }, { code: 'KV_INTERNAL' });
     t.deepEqual({ counters: bench.cache.counters(), rows: [...bench.rows] }, before);
-    bench.grow(0, 2 * groupRows + 1); // no slot is held
-    bench.grow(1, 2 * groupRows + 1);
+    bench.grow(0, 3); // no slot is held
+    bench.grow(1, 3);
     bench.close();
   });
 }

@@ -245,7 +245,7 @@ export class SlideWorld {
     const index = this.#random.integer(model.rows.length), row = model.rows[index]!, at = model.first + index;
     const id = this.#ids++ % 64;
     if (kept.has(id)) return;
-    set.cache.keep(Int32Array.of(slot, at, id, 1), 1);
+    set.cache.keep(Int32Array.of(slot, at, id), 1);
     row.references += 1;
     kept.set(id, { at, row });
     this.#count('keep');

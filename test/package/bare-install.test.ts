@@ -96,6 +96,16 @@ test.serial('a new user has an answer within two minutes: installs, runs fifteen
   }
 });
 
+test.serial('a refused system call has its name in a prebuilt addon, which older systems can load', (t) => {
+  const opens = `const { diskTier, KvCache } = require('virtual-kv');
+    const cache = new KvCache({
+      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots: 1, maxTokens: 1024, memoryBudgetBytes: 2 ** 21, driver: 'host',
+      prefixCache: { modelId: 'm', tiers: [diskTier({ directory: '/proc/nowhere', bytes: 1e8 })] },
+    });
+    cache.prefixes.tiers.ready().catch((error) => console.log(error.code, error.details.statusName)).finally(() => cache.shutdown());`;
+  t.is(consumer.run(process.execPath, ['-e', opens]), 'KV_STORE_UNAVAILABLE ENOENT\n');
+});
+
 test.serial('installed where nvcc is, it compiles nothing', (t) => {
   t.false(existsSync(path.join(consumer.folder, 'bin', 'called')));
   consumer.run('sh', ['-c', 'PATH="$PWD/bin:$PATH" npx --offline vkv build-kernels || true']);

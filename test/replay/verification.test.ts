@@ -25,11 +25,11 @@ const memory: StampedMemory<FakeSequence> = {
   },
 };
 
-function setUp(mode: VerifyMode, pageBytes = 64, maxTokenBytes = 1): {
+function setUp(mode: VerifyMode, pageBytes = 64, commonTokenBytes = 1): {
   verification: Verification<FakeSequence>; sequence: FakeSequence; runs: StampRuns; stamped: () => number[];
 } {
   const sequence = { stamps: new Map<number, number>() };
-  const verification = new Verification({ cache: memory, mode, seed: 1, layout: { pageBytes, maxTokenBytes } });
+  const verification = new Verification({ cache: memory, mode, seed: 1, layout: { pageBytes, commonTokenBytes } });
   const stamped = (): number[] => [...sequence.stamps.keys()].sort((a, b) => a - b);
   return { verification, sequence, runs: new StampRuns(), stamped };
 }

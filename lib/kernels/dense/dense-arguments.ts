@@ -4,7 +4,7 @@
 
 import { createError } from '../../base/errors.js';
 import type { NativeDense } from '../../device/native-kernels.js';
-import { checkInteger, explainRevoked, integer, number, oneOf, unknownOption } from '../../base/options.js';
+import { checkInteger, integer, number, oneOf, unknownOption } from '../../base/options.js';
 import {
   int8Block, mostNeighbourDim, type Activation, type FloatBuffer, type Norm, type Product, type RotationShape,
   type Weight, type WeightDtype,
@@ -108,12 +108,7 @@ export class ProductArguments {
 
   #add(owner: string, product: Product, index: number): void {
     checkNames(owner, 'product', product, productNames);
-    let weight, bias, output, mode;
-    try {
-      ({ weight, bias, output, mode = 'replace' } = product);
-    } catch (error) {
-      throw explainRevoked(error, product, { owner, option: 'product' });
-    }
+    const { weight, bias, output, mode = 'replace' } = product;
     if (mode !== 'replace' && mode !== 'add') modeField(mode, { owner, option: 'mode' });
     const { data, dtype, outputs, inputs } = readWeight(owner, 'weight', weight, this.#weight);
     if (index === 0) this.inputs = inputs;
@@ -132,12 +127,7 @@ export class ProductArguments {
 /** Reads a weight's members into `into` and checks its shape. */
 export function readWeight(owner: string, option: string, weight: Weight, into: ReadWeight): ReadWeight {
   checkNames(owner, option, weight, weightNames);
-  let data, dtype, outputs, inputs;
-  try {
-    ({ data, dtype, outputs, inputs } = weight);
-  } catch (error) {
-    throw explainRevoked(error, weight, { owner, option });
-  }
+  const { data, dtype, outputs, inputs } = weight;
   if (dtype !== 'float32' && dtype !== 'float16' && dtype !== 'bfloat16' && dtype !== 'int8') {
     dtypeField(dtype, { owner, option: `${option}.dtype` });
   }
@@ -154,12 +144,7 @@ export function readWeight(owner: string, option: string, weight: Weight, into: 
 /** Reads a norm into `into`; does not check `weight`. */
 export function readNorm(owner: string, norm: Norm, into: ReadNorm): ReadNorm {
   checkNames(owner, 'norm', norm, normNames);
-  let weight, width, epsilon, mode;
-  try {
-    ({ weight, width, epsilon, mode } = norm);
-  } catch (error) {
-    throw explainRevoked(error, norm, { owner, option: 'norm' });
-  }
+  const { weight, width, epsilon, mode } = norm;
   checkInteger(owner, 'width', width, 1);
   if (typeof epsilon !== 'number' || !(epsilon >= 0 && epsilon < Infinity)) {
     epsilonField(epsilon, { owner, option: 'epsilon' });
@@ -177,12 +162,7 @@ export function readRotationShape(
   owner: string, shape: RotationShape, isOnDevice: boolean, into: ReadRotation,
 ): ReadRotation {
   checkNames(owner, 'shape', shape, rotationNames);
-  let heads, dim, pairs;
-  try {
-    ({ heads, dim, pairs } = shape);
-  } catch (error) {
-    throw explainRevoked(error, shape, { owner, option: 'shape' });
-  }
+  const { heads, dim, pairs } = shape;
   checkInteger(owner, 'heads', heads, 1);
   checkInteger(owner, 'dim', dim, 2);
   if (dim % 2 !== 0) dimField(dim, { owner, option: 'dim' });
@@ -215,10 +195,6 @@ function checkNames(owner: string, option: string, given: object, names: Readonl
   if (typeof given !== 'object' || (given as object | null) === null) {
     throw createError('KV_INVALID_OPTION', { reason: 'type', owner, option, expected: 'an object', received: given });
   }
-  try {
-    for (const name in given) if (names[name] !== true
-      && Object.hasOwn(given, name)) throw unknownOption(owner, name, Object.keys(names), `${option}.`);
-  } catch (error) {
-    throw explainRevoked(error, given, { owner, option });
-  }
+  for (const name in given) if (names[name] !== true
+    && Object.hasOwn(given, name)) throw unknownOption(owner, name, Object.keys(names), `${option}.`);
 }

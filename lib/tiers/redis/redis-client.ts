@@ -7,7 +7,6 @@ import { createRequire } from 'node:module';
 
 import { createError } from '../../base/errors.js';
 import type { FieldPlace } from '../../base/options.js';
-import { isRevoked } from '../../base/typed-arrays.js';
 import type { GuardedClient } from './reply-guard.js';
 
 /**
@@ -62,7 +61,7 @@ export interface ClientPackage {
 /** Whether it has the methods of an iovalkey or ioredis client. */
 export function isRedisClient(value: unknown): value is RedisClient {
   const client = value as Partial<RedisClient> | null | undefined;
-  return !isRevoked(value) && typeof client === 'object' && client !== null && typeof client.getBuffer === 'function'
+  return typeof client === 'object' && client !== null && typeof client.getBuffer === 'function'
     && typeof client.duplicate === 'function' &&
     typeof client.isCluster === 'boolean';
 }

@@ -2,7 +2,7 @@
 // with, for `acquire`. It names text and holds no memory: where tiers lose the text meanwhile, it is computed.
 
 import { createError } from '../../base/errors.js';
-import { type Field, integer, nested, notConstructible, withDefault, withoutRevoked } from '../../base/options.js';
+import { type Field, integer, nested, notConstructible, withDefault } from '../../base/options.js';
 import type { PrefixDomain } from '../../prefix/domain.js';
 import type { StoredBlock } from '../stored-texts.js';
 import { probeHeads, type TokenSelector } from './selectors.js';
@@ -105,10 +105,7 @@ const looks: readonly unknown[] = ['nothing', 'probe-keys', 'keys'];
  */
 const selectorField: Field<TokenSelector> = (value, place) => {
   const isObject = typeof value === 'object' && value !== null;
-  const { name, looksAt, select }: Partial<TokenSelector> = isObject ? withoutRevoked(value, place, () => {
-    const { name, looksAt, select } = value as Partial<TokenSelector>;
-    return { name, looksAt, select } as Partial<TokenSelector>;
-  }) : {};
+  const { name, looksAt, select }: Partial<TokenSelector> = isObject ? value as Partial<TokenSelector> : {};
   if (typeof name === 'string' && looks.includes(looksAt) && typeof select === 'function') {
     return {
       name, looksAt: looksAt!, select: (choice) => Reflect.apply(select, value, [choice]) as Int32Array | undefined,

@@ -86,42 +86,6 @@ cacheTests('a batch whose copies and growth do not fit together changes nothing'
   });
 });
 
-/** Of 8 and 4 KV heads: a group is 2 rows; the first has 4 pages, the second 2. */
-const uneven = {
-  pageBytes: 4096, device: { granularityBytes: 4096 }, slots: 8, maxTokens: 64,
-  model: { layers: 2, layerShapes: [{ kvHeads: 8, headDim: 64 }, { kvHeads: 4, headDim: 64 }], dtype: 'float16' },
-} as const;
-const unevenRow = 4;
-
-cacheTest('groups that running sequences have begun take no page from what is cached', { ...uneven, memoryBudgetBytes: 18 * 4096 }, (t, bench) => {
-  const speaker = new Speaker(bench.cache);
-  speaker.say(tokensOf(1, 2 * unevenRow)).release();
-  const sequences = [2, 3].map((name) => speaker.say(tokensOf(name, unevenRow)));
-  t.is(bench.cache.counts().admissiblePages, 10);
-  t.is(bench.cache.counts().admissibleTokens, 3 * unevenRow);
-  bench.cache.acquire({ promptTokens: 3 * unevenRow }).release();
-  for (const sequence of sequences) sequence.release();
-});
-
-cacheTest('a short request in a longer one\'s slot gives back the rows behind its tokens', { ...uneven, memoryBudgetBytes: 24 * 4096 }, (t, bench) => {
-  const speaker = new Speaker(bench.cache);
-  const long = [1, 2, 3, 4].map((name) => speaker.say(tokensOf(name, 2 * unevenRow), { caching: 'off' }));
-  for (const sequence of long) sequence.release();
-  const short = [5, 6, 7, 8, 9, 10].map((name) => speaker.say(tokensOf(name, 3)));
-  t.is(bench.cache.counts().admissiblePages, 0);
-  for (const sequence of short) sequence.release();
-});
-
-cacheTest('a fork\'s first write needs pages for the rows with tokens, not for a whole group', { ...uneven, memoryBudgetBytes: 8 * 4096 }, (t, bench) => {
-  const speaker = new Speaker(bench.cache);
-  const prompt = tokensOf(1, 3);
-  const parent = speaker.say(prompt);
-  const fork = parent.fork();
-  const [a, b] = [speaker.goOn(fork, prompt, [1]), speaker.goOn(parent, prompt, [2])];
-  t.is(bench.pool().mappedPages, 8);
-  t.is(speaker.wrongTokens(fork, a) + speaker.wrongTokens(parent, b), 0);
-});
-
 cacheTest('a step of the engine is in nobody\'s way where the cache has only not looked yet at what was computed since', { rows: 8 }, (t, bench) => {
   const { cache } = bench;
   const prompt = tokensOf(1, 4);

@@ -3,14 +3,14 @@
 
 import type { IndexedTexts } from '#internal/prefix/prefix-index.js';
 import type { KvCache } from 'virtual-kv';
-import { GroupArithmetic } from './group-arithmetic.js';
+import { ExactRows } from './exact-rows.js';
 import type { PhysicalPages } from './physical-pages.js';
 import type { RowMirror } from './row-mirror.js';
 
 /** Texts of this priority are pinned. */
 export const pinnedLevel = 9;
 
-interface Group {
+interface PinnedRow {
   readonly id: number;
   readonly domain: string;
   /** The text up to the last token that begins in the group. */
@@ -54,7 +54,7 @@ export class PinnedTexts {
    * text that continues it, and goes with that.
    */
   check(): void {
-    const arithmetic = new GroupArithmetic(this.#cache.layout);
+    const arithmetic = new ExactRows(this.#cache.layout);
     for (const { text, domain } of this.#texts) {
       const { cachedTokens } = this.#cache.prefixes.lookup({ tokens: [...text, 0], ...(domain === '' ? {} : { tenant: domain }) });
       if (cachedTokens >= arithmetic.exactTokens(text.length)) continue;
@@ -63,24 +63,22 @@ export class PinnedTexts {
   }
 
   /**
-   * Pages of the groups that are kept for pinned text: by handle where some slot maps them, otherwise by a name. `prompt`: only of groups
+   * Pages of the rows that are kept for pinned text: by handle where some slot maps them, otherwise by a name. `prompt`: only of rows
    * that lie in its tokens [from, to).
    */
   pages(prompt?: { readonly tokens: readonly number[]; readonly domain: string; readonly from: number; readonly to: number }): Set<bigint | string> {
     const { layout } = this.#cache;
     const pages = new Set<bigint | string>();
-    for (const { id, domain, text } of this.#groups()) {
+    for (const { id, domain, text } of this.#rows()) {
       if (prompt !== undefined) {
         const { tokens, from, to } = prompt;
         if (domain !== prompt.domain || text.length <= from || text.length > to || text.some((token, at) => token !== tokens[at])) continue;
       }
-      const { slots, group, rows } = this.#mirror.placeOf(id);
-      const first = group * layout.groupRows;
-      const names: (bigint | string)[] = [];
-      for (let page = layout.pagesFor(first); page < layout.pagesFor(first + rows); page += 1) names.push(`${id}: ${page}`);
-      for (const slot of slots) { // one may map fewer of its rows than another
+      const { slots, row } = this.#mirror.placeOf(id);
+      const names: (bigint | string)[] = Array.from({ length: layout.pagesPerRow }, (_, page) => `${id}: ${page}`);
+      for (const slot of slots) {
         let at = 0;
-        this.#memory.visit(this.#memory.addressesOfSlot(slot), first, first + rows, (page) => {
+        this.#memory.visit(this.#memory.addressesOfSlot(slot), row, row + 1, (page) => {
           if (page !== undefined) names[at] = page;
           at += 1;
         });
@@ -90,9 +88,9 @@ export class PinnedTexts {
     return pages;
   }
 
-  /** Groups in which text of the pinned level lies that no open path has all of. */
-  #groups(): Group[] {
-    const { pageBytes, groupRows, maxTokenBytes } = this.#cache.layout;
+  /** Rows in which text of the pinned level lies that no open path has all of. */
+  #rows(): PinnedRow[] {
+    const { pageBytes, commonTokenBytes } = this.#cache.layout;
     const { tree, ledger, roots } = (this.#cache.prefixes as unknown as { readonly index: { readonly texts: IndexedTexts } }).index.texts;
     const { nodes } = tree;
     /** By node: the token up to which some open path has its text. */
@@ -103,19 +101,19 @@ export class PinnedTexts {
         for (let above = node; above >= 0; above = nodes.parent[above]!) had.set(above, Math.max(had.get(above) ?? 0, path.length));
       }
     }
-    const groups: Group[] = [];
+    const rows: PinnedRow[] = [];
     for (let node = 0; node < nodes.end; node += 1) {
       if (!nodes.isUsed(node) || tree.isRoot(node) || nodes.level[node]! < pinnedLevel) continue;
       let root = node;
       while (!tree.isRoot(root)) root = nodes.parent[root]!;
       ledger.forOwnRows(node, (id, index) => {
-        const tokens = Math.min(nodes.to[node]!, Math.ceil(((index + 1) * pageBytes * groupRows) / maxTokenBytes));
+        const tokens = Math.min(nodes.to[node]!, Math.ceil(((index + 1) * pageBytes) / commonTokenBytes));
         if (tokens <= (had.get(node) ?? 0)) return;
         const text = new Int32Array(tokens);
         tree.copyPath(node, 0, tokens, text, 0);
-        groups.push({ id, domain: roots.domainOf(root).tenant ?? '', text });
+        rows.push({ id, domain: roots.domainOf(root).tenant ?? '', text });
       });
     }
-    return groups;
+    return rows;
   }
 }

@@ -105,17 +105,17 @@ const unequal = {
   model: { layers: 2, layerShapes: [{ kvHeads: 1, headDim: 4096 }, { kvHeads: 1, headDim: 2048 }], dtype: 'float16' },
 } as const;
 
-cacheTests('a sequence that adopts a slot that ends inside a group of rows has memory for the whole prompt', unequal, (t, bench) => {
+cacheTests('a sequence that adopts a slot that ends inside a row of several pages has memory for the whole prompt', unequal, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   const { layout } = bench.cache;
-  t.is(layout.groupRows, 2);
-  const text = tokensOf(1, 3 * layout.tokensPerRow - 2); // the second group has one of its two rows
+  t.is(layout.pagesPerRow, 2 * (2 + 1));
+  const text = tokensOf(1, 2 * layout.tokensPerRow - 6);
   speaker.say(text).release();
   const whole = [...text, ...tokensOf(2, layout.tokensPerRow)];
   const sequence = bench.cache.acquire({ tokens: whole, reserve: 'prompt' });
   t.is(sequence.cachedBy.adoptedTokens, text.length);
-  t.is(sequence.mappedRows, 3);
-  t.is(bench.pool().earmarkedPages, 2); // a row of the larger layer; the smaller one's page is there
+  t.is(sequence.mappedRows, 2);
+  t.is(bench.pool().earmarkedPages, layout.pagesPerRow);
   sequence.release();
 });
 

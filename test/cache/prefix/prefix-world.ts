@@ -112,7 +112,7 @@ export class PrefixWorld {
       }
       this.expect(before.pooledRows <= after.pooledRows, `${before.pooledRows} rows could be evicted, and now ${after.pooledRows}`);
       if (outcome === 'KV_OUT_OF_PAGES') {
-        const rows = this.#mostRows() + this.#cache.layout.rowsFor(tokens.length) + this.#cache.layout.groupRows;
+        const rows = this.#mostRows() + this.#cache.layout.rowsFor(tokens.length) + 1;
         this.expect(rows > this.#budgetRows(), `not admitted, although all sequences together need ${rows} rows at most`);
       }
       return;
@@ -155,7 +155,7 @@ export class PrefixWorld {
 
   /**
    * Rows that what runs needs at most when `growing` has `tokens` tokens: each sequence's own, a prompt's earmark, and for each
-   * a group that is being copied.
+   * a row that is being copied.
    */
   #mostRows(growing?: Live, tokens = 0): number {
     const { layout } = this.#cache;
@@ -163,7 +163,7 @@ export class PrefixWorld {
     let rows = this.otherRows();
     for (const live of this.#live) {
       const most = Math.max(live.earmarkedTokens, live === growing ? tokens : live.sequence.length);
-      rows += Math.max(live.sequence.mappedRows, layout.rowsFor(most)) + layout.groupRows;
+      rows += Math.max(live.sequence.mappedRows, layout.rowsFor(most)) + 1;
     }
     return rows;
   }
@@ -294,8 +294,8 @@ export class PrefixWorld {
    */
   surelyFound(domain: string, text: readonly number[], tokens: number): number {
     const { layout } = this.#cache;
-    const rows = Math.ceil(layout.rowsFor(tokens) / layout.groupRows) * layout.groupRows;
-    const whole = layout.tokensIn(Math.max(0, rows - layout.groupRows));
+    const rows = layout.rowsFor(tokens);
+    const whole = layout.tokensIn(Math.max(0, rows - 1));
     const end = layout.tokensIn(rows);
     const isInRow = (used: UsedText): boolean => used.domain === domain && used.tokens > whole && used.tokens < end && used.text.slice(0, whole + 1).every((token, at) => token === text[at]);
     return tokens < end && [...this.#live.flatMap(usedTexts), ...this.#retiring, ...this.otherTexts()].some(isInRow) ? whole : tokens;

@@ -8,7 +8,7 @@ import { isKvError, type AcquireOptions, type ErrorCode, type KvCache, type Sequ
 
 import type { Random } from '#internal/base/random.js';
 import type { CacheBench } from '../../helpers/cache.js';
-import { GroupArithmetic } from './group-arithmetic.js';
+import { ExactRows } from './exact-rows.js';
 import { PhysicalPages } from './physical-pages.js';
 import { PinnedTexts, pinnedLevel } from './pinned-texts.js';
 import { RowMirror } from './row-mirror.js';
@@ -38,7 +38,7 @@ export class RefusalWorld {
   readonly #cache: KvCache;
   readonly #random: Random;
   readonly #memory: PhysicalPages;
-  readonly #arithmetic: GroupArithmetic;
+  readonly #arithmetic: ExactRows;
   readonly #batch;
   readonly #texts: number[][] = [];
   readonly #isExact: boolean;
@@ -60,7 +60,7 @@ export class RefusalWorld {
     this.#random = random;
     this.#isExact = isExact;
     this.#memory = new PhysicalPages(bench.mock, bench.cache);
-    this.#arithmetic = new GroupArithmetic(bench.cache.layout);
+    this.#arithmetic = new ExactRows(bench.cache.layout);
     this.#mirror = new RowMirror(bench.cache, this.#memory);
     this.#pinned = hasPins ? new PinnedTexts(bench.cache, this.#memory, this.#mirror) : undefined;
     this.#batch = bench.cache.createBatch();
@@ -271,20 +271,19 @@ export class RefusalWorld {
     return pages;
   }
 
-  /** Pages of the last group, if the sequence's tokens do not fill it: those of rows with tokens. */
+  /** Pages of the last row, if the sequence's tokens do not fill it. */
   #tailOf({ sequence: { length }, addresses }: Live): Set<bigint> {
     const { layout } = this.#cache;
     const pages = new Set<bigint>();
-    const first = this.#arithmetic.wholeGroups(length) * layout.groupRows;
+    const first = this.#arithmetic.wholeRows(length);
     this.#memory.visit(addresses, first, layout.rowsFor(length), (page) => {
       if (page !== undefined) pages.add(page);
     });
     return pages;
   }
 
-  /** Pages of whole groups that a prompt would share with a running sequence that has stored them, and with pinned text. */
+  /** Pages of whole rows that a prompt would share with a running sequence that has stored them, and with pinned text. */
   #sharedPages(tokens: readonly number[], domain: string, kept: Kept): number {
-    const { layout } = this.#cache;
     const { cachedTokens } = this.#cache.prefixes.lookup({ tokens, ...(domain === '' ? {} : { tenant: domain }) });
     const pinnedPages = (from: number): number => this.#pinned?.pages({ tokens, domain, from, to: this.#arithmetic.exactTokens(cachedTokens) }).size ?? 0;
     let most = pinnedPages(0);
@@ -293,7 +292,7 @@ export class RefusalWorld {
       let agreed = 0;
       while (agreed < Math.min(cachedTokens, live.sequence.length) && tokens[agreed] === live.text[agreed]) agreed += 1;
       const pages = new Set<bigint>();
-      this.#memory.visit(live.addresses, 0, this.#arithmetic.exactGroups(agreed) * layout.groupRows, (page) => pages.add(page!));
+      this.#memory.visit(live.addresses, 0, this.#arithmetic.exactRows(agreed), (page) => pages.add(page!));
       this.#expect([...pages].every((page) => kept.pages.has(page)), 'a page of a running sequence is not needed');
       most = Math.max(most, pages.size + pinnedPages(this.#arithmetic.exactTokens(agreed)));
     }

@@ -7,10 +7,9 @@ import type { KvCache } from 'virtual-kv';
 import type { PhysicalPages } from './physical-pages.js';
 
 interface Mirrored {
-  readonly group: number;
-  rows: number;
+  readonly row: number;
   readonly slots: Set<number>;
-  /** Physical pages of its rows, as far as a slot mapped them at the end of an operation. */
+  /** Its physical pages, as far as a slot mapped them at the end of an operation. */
   pages: readonly (bigint | undefined)[];
 }
 
@@ -31,32 +30,25 @@ export class RowMirror implements RowFollower {
     return this.#numbers.size;
   }
 
-  registered(id: number, slot: number, group: number, rows: number): void {
-    const known = this.#numbers.get(id);
-    if (known === undefined) {
-      this.#numbers.set(id, { group, rows, slots: new Set([slot]), pages: [] });
-      return;
-    }
-    if (known.group !== group || !known.slots.has(slot)) throw new Error(`number ${id} is registered for slot ${slot}, which does not have it`);
-    if (rows < known.rows) known.pages = [];
-    known.rows = rows;
+  registered(id: number, slot: number, row: number): void {
+    if (this.#numbers.has(id)) throw new Error(`number ${id} is registered for slot ${slot}, and was not dropped`);
+    this.#numbers.set(id, { row, slots: new Set([slot]), pages: [] });
   }
 
-  shared(id: number, slot: number, group: number): void {
-    const known = this.#get(id, group);
+  shared(id: number, slot: number, row: number): void {
+    const known = this.#get(id, row);
     if (known.slots.has(slot)) throw new Error(`slot ${slot} gets number ${id} twice`);
     known.slots.add(slot);
   }
 
-  copied(id: number, slot: number, group: number, tokens: number): void {
-    const { rows } = this.#get(id, group);
-    const { layout } = this.#cache;
-    if (layout.rowsFor(tokens) > group * layout.groupRows + rows) throw new Error(`slot ${slot} gets ${tokens} tokens of number ${id}, which has ${rows} rows`);
+  copied(id: number, slot: number, row: number, tokens: number): void {
+    this.#get(id, row);
+    if (this.#cache.layout.rowsFor(tokens) > row + 1) throw new Error(`slot ${slot} gets ${tokens} tokens of number ${id}, which is row ${row}`);
     this.copies += 1;
   }
 
-  detached(id: number, slot: number, group: number): void {
-    if (!this.#get(id, group).slots.delete(slot)) throw new Error(`slot ${slot} loses number ${id}, which it does not have`);
+  detached(id: number, slot: number, row: number): void {
+    if (!this.#get(id, row).slots.delete(slot)) throw new Error(`slot ${slot} loses number ${id}, which it does not have`);
   }
 
   dropped(id: number): void {
@@ -65,8 +57,8 @@ export class RowMirror implements RowFollower {
     this.#numbers.delete(id);
   }
 
-  /** The slots that map a number, where in a slot its group lies, and its rows. */
-  placeOf(id: number): { readonly slots: ReadonlySet<number>; readonly group: number; readonly rows: number } {
+  /** The slots that map a number, and which row of a slot it is. */
+  placeOf(id: number): { readonly slots: ReadonlySet<number>; readonly row: number } {
     const known = this.#numbers.get(id);
     if (known === undefined) throw new Error(`number ${id} is not known`);
     return known;
@@ -74,12 +66,10 @@ export class RowMirror implements RowFollower {
 
   /** After an operation, of which the pages have been heard. */
   check(): void {
-    const { layout } = this.#cache;
     for (const [id, known] of this.#numbers) {
-      const from = known.group * layout.groupRows;
       for (const slot of known.slots) {
         const pages: (bigint | undefined)[] = [];
-        this.#memory.visit(this.#memory.addressesOfSlot(slot), from, from + known.rows, (page) => pages.push(page));
+        this.#memory.visit(this.#memory.addressesOfSlot(slot), known.row, known.row + 1, (page) => pages.push(page));
         pages.forEach((page, index) => {
           const before = known.pages[index];
           if (page !== undefined && before !== undefined && page !== before && known.pages.length === pages.length) {
@@ -91,9 +81,9 @@ export class RowMirror implements RowFollower {
     }
   }
 
-  #get(id: number, group: number): Mirrored {
+  #get(id: number, row: number): Mirrored {
     const known = this.#numbers.get(id);
-    if (known?.group !== group) throw new Error(`number ${id} is told at group ${group}, and was registered at ${known?.group ?? 'none'}`);
+    if (known?.row !== row) throw new Error(`number ${id} is told at row ${row}, and was registered at ${known?.row ?? 'none'}`);
     return known;
   }
 }

@@ -48,10 +48,10 @@ export class LossySequences {
     return this.#live.length;
   }
 
-  /** Rows that they need at most, each with a group that is being copied. */
+  /** Rows that they need at most, each with a row that is being copied. */
   get rows(): number {
     const { layout } = this.#bench.cache;
-    return this.#live.reduce((sum, { sequence, text }) => sum + Math.max(sequence.mappedRows, layout.rowsFor(text.length)) + layout.groupRows, 0);
+    return this.#live.reduce((sum, { sequence, text }) => sum + Math.max(sequence.mappedRows, layout.rowsFor(text.length)) + 1, 0);
   }
 
   /** What they found. */

@@ -8,6 +8,7 @@ import { isKvError, KvCache, onDemand, type LayerSetShape, type Sequence } from 
 import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
+import { greatestCommonDivisor } from '#internal/base/row-arithmetic.js';
 import { openDriver, type DriverName } from '../../helpers/cache.js';
 import { assertNothingHeld } from '../../helpers/nothing-held.js';
 import { seedOf } from '../../helpers/seed.js';
@@ -83,21 +84,22 @@ class World {
       next += count;
     }
     const headDim = on === 'host' ? 512 * (1 + random.integer(9)) : 64 * (1 + random.integer(9));
+    const valueHeadDim = random.chance(0.7) ? headDim : [2 * headDim, headDim / 2, 3 * headDim / 2][random.integer(3)]!;
     const { driver, device } = openDriver({ on, ...on === 'mock' ? { device: { granularityBytes: 4096 } } : {} });
     this.device = device;
     this.cache = new KvCache({
       driver, pageBytes: this.#pageBytes, slots: 5, maxTokens, memoryBudgetBytes: 2 ** 30, growth: onDemand(), mapper: 'off',
       prefixCache: 'off', rollbackTokens: this.#rollbackTokens,
-      model: { layers, kvHeads: 1, headDim, dtype: 'float16', layerSets: shapes },
+      model: { layers, kvHeads: 1, headDim, valueHeadDim, dtype: 'float16', layerSets: shapes },
     });
-    t.log(JSON.stringify({ pageBytes: this.#pageBytes, headDim, rollbackTokens: this.#rollbackTokens, shapes }));
+    t.log(JSON.stringify({ pageBytes: this.#pageBytes, headDim, valueHeadDim, rollbackTokens: this.#rollbackTokens, shapes }));
     this.#needs = shapes.flatMap((shape, index): Need[] => {
       if (shape.kind !== 'window' && shape.kind !== 'chunk') return [];
-      const tensors = 2 * shape.layers.length;
-      const perReservation = { 'per-layer': 1, sliced: tensors / 2, fused: tensors }[shape.layout as (typeof layouts)[number]];
+      const count = shape.layout === 'per-layer' ? 1 : shape.layers.length;
+      const [keyBytes, valueBytes] = [count * headDim * 2, count * valueHeadDim * 2];
       return [{
         windowTokens: shape.kind === 'window' ? shape.windowTokens : 0, chunkTokens: shape.kind === 'chunk' ? shape.chunkTokens : 0,
-        tokenBytes: perReservation * headDim * 2, tensor: 2 * shape.layers[0]!, index,
+        tokenBytes: shape.layout === 'fused' ? keyBytes + valueBytes : greatestCommonDivisor(keyBytes, valueBytes), tensor: 2 * shape.layers[0]!, index,
       }];
     });
   }
@@ -175,7 +177,8 @@ class World {
         const { tokenBytes } = this.#needs[index]!;
         const row = Math.floor(running.length * tokenBytes / this.#pageBytes);
         if (row < rows.shared) {
-          rows.end = Math.min(rows.end, this.#rowsFor(running.length, tokenBytes));
+          const end = this.#rowsFor(running.length, tokenBytes);
+          if (end < rows.shared) rows.end = Math.min(rows.end, end); // what is behind may be a fork's
           rows.shared = row;
         }
         rows.end = Math.max(rows.end, this.#rowsFor(running.length + count, tokenBytes));
