@@ -18,8 +18,10 @@ export interface ScreenOptions {
   readonly problem?: string | undefined;
 }
 
-/** The last line; on a terminal also says how it ends. */
-const legend = 'A, B, …: a prefix that slots share · █ its own · ░ not used yet · ▒ kept · q ends';
+/** Before the legend where there are sets with windows. */
+const windowLegend = '▀ window · ';
+/** The last line, within 80 columns; on a terminal also says how it ends. */
+const legend = 'A, B, …: a shared prefix · █ own · ░ not used yet · ▒ kept · q ends';
 
 const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const paints: readonly Paint[] = [colours.cyan, colours.yellow, colours.magenta, colours.green, colours.red, colours.white];
@@ -27,25 +29,30 @@ const paints: readonly Paint[] = [colours.cyan, colours.yellow, colours.magenta,
 /** Lines of the screen. */
 export function topScreen(state: ServerState, { columns, lines, problem }: ScreenOptions): string[] {
   const head = [titleLine(state, columns, problem), '', ...factLines(state, columns), ''];
-  const { slots, layout } = state.cache;
+  const { slots, layout, windows } = state.cache;
   const shown = slots.filter(({ state: of, rows }) => of !== 'idle' || rows > 0).sort((a, b) => Number(a.state === 'idle') - Number(b.state === 'idle') || a.slot - b.slot);
-  const room = lines - head.length - 2; // the scale, and the legend
-  const isCut = shown.length > room;
-  const drawn = isCut ? shown.slice(0, Math.max(0, room - 1)) : shown;
+  const linesOf = ({ windows: mapped }: Slot): number => 1 + mapped.filter(([first, end]) => end > first).length;
+  let room = lines - head.length - 2; // the scale, and the legend
+  const isCut = shown.reduce((sum, slot) => sum + linesOf(slot), 0) > room;
+  if (isCut) room -= 1; // how many more there are
+  const drawn = shown.filter((slot) => (room -= linesOf(slot)) >= 0);
   const mapWidth = Math.max(10, columns - 32);
-  const scaleRows = Math.max(1, ...shown.map(({ rows }) => rows));
-  const scaleTokens = Math.min(layout.maxTokens, scaleRows * layout.tokensPerRow);
+  const scaleTokens = Math.min(layout.maxTokens, Math.max(
+    Math.min(layout.maxTokens, layout.tokensPerRow),
+    ...shown.map(({ rows, windows: mapped }) => Math.max(rows * layout.tokensPerRow, ...mapped.map(([, end], at) => end * windows[at]!.tokensPerRow))),
+  ));
   const names = letterNames(shown);
   const numbers = new Map(state.requests.running.map(({ slot, number }) => [slot, number]));
   const scale = `0 … ${formatNumber(Math.round(scaleTokens))} of ${formatNumber(layout.maxTokens)} tokens`;
   return [
     ...head, colours.dim(`slot  request    tokens  rows  ${scale}`.slice(0, columns)),
-    ...drawn.map((slot) => slotLine(
-      slot, numbers.get(slot.slot), { mapWidth, scaleTokens, names, tokensPerRow: layout.tokensPerRow },
-    )),
+    ...drawn.flatMap((slot) => [
+      slotLine(slot, numbers.get(slot.slot), { mapWidth, scaleTokens, names, tokensPerRow: layout.tokensPerRow }),
+      ...windowLines(slot, windows, mapWidth / scaleTokens),
+    ]),
     ...isCut ? [colours.dim(`and ${formatCount('slot', shown.length - drawn.length)} more`)] : [],
     ...shown.length === 0 ? [colours.dim('No slot has memory.')] : [],
-    colours.dim(legend.slice(0, columns)),
+    colours.dim(`${windows.length > 0 ? windowLegend : ''}${legend}`.slice(0, columns)),
   ];
 }
 
@@ -63,13 +70,14 @@ function factLines({ requests, recent, totals, prefixes, cache: { pool, pages, l
   const running = Math.round(width * pages.running / budget);
   const cached = Math.min(width - running, Math.ceil(width * (pages.cached + pages.idle) / budget));
   const bar = colours.blue('█'.repeat(Math.min(width, running))) + colours.cyan('▒'.repeat(cached)) + colours.dim('·'.repeat(Math.max(0, width - running - cached)));
-  const times = (name: string, { p50, p90 }: ServerState['recent']['wait']): string => `${name} ${duration(p50)} (p90 ${duration(p90)})`;
+  const times = (name: string, { p50, p90 }: ServerState['recent']['wait']): string =>
+    (columns < 90 ? `${name} ${duration(p50)}, ${duration(p90)}` : `${name} ${duration(p50)} (p90 ${duration(p90)})`);
   const pooled = age.rows.reduce((sum, rows) => sum + rows, 0);
   const facts: readonly (readonly [string, string])[] = [
     ['requests', `${formatNumber(requests.running.length)} running, ${formatNumber(requests.waitingCount)} waiting · ${formatNumber(totals.completedRequests)} answered, ` +
       `${formatNumber(totals.failedRequests)} failed, ${formatCount('preemption', totals.preemptions)}`],
     ['speed', `${formatNumber(recent.tokensPerSecond, 1)} tokens/s · ${formatNumber(recent.stepsPerSecond, 1)} steps/s, over ${duration(recent.windowMs)}`],
-    ['times', [times('wait', recent.wait), times('first token', recent.firstToken), times('between', recent.betweenTokens)].join(' · ')],
+    [columns < 90 ? 'p50, p90' : 'times', [times('wait', recent.wait), times('first token', recent.firstToken), times('between', recent.betweenTokens)].join(' · ')],
     ['cache', `${share(recent.hitRate)} of prompts lately, ${share(prefixes.hitRate)} in all · ${formatCount('row', pooled)} in the pool`],
     ['memory', `${bar} ${size(pages.running)} running, ${size(pages.cached + pages.idle)} kept, of ${size(pool.budgetPages)}`],
   ];
@@ -101,6 +109,18 @@ function slotLine({ slot, state, length, rows, runs, isQuarantined }: Slot, requ
     (_, at) => cell(at * scaleTokens / mapWidth),
   ).join('');
   return `${String(slot).padStart(4)}  ${who.padEnd(9)} ${formatNumber(length).padStart(7)} ${formatNumber(rows).padStart(5)}  ${map}`;
+}
+
+/** A line for each set with a window of which the slot maps rows: they lie where its tokens are. */
+function windowLines({ windows: mapped }: Slot, sets: ServerState['cache']['windows'], columnsPerToken: number): string[] {
+  return mapped.flatMap(([first, end], at) => {
+    if (end === first) return [];
+    const { kind, tokens, tokensPerRow } = sets[at]!;
+    const column = (row: number): number => Math.floor(row * tokensPerRow * columnsPerToken);
+    const name = `${kind} of ${formatNumber(tokens)}`.padStart(23);
+    const width = Math.max(1, column(end) - column(first));
+    return [`${colours.dim(`${name} ${formatNumber(end - first).padStart(5)}`)}  ${' '.repeat(column(first))}${colours.magenta('▀'.repeat(width))}`];
+  });
 }
 
 /** A number for each shared run, in the order in which the slots show them. */

@@ -1,11 +1,12 @@
 // CachePicture: what a cache looks like at one moment, for pages and terminals that watch it: each slot as runs of rows
-// with their sharers, pages by use, cached rows by age. Made only when it is asked for, by one crossing, from numbers
-// that are there anyway; its size and the time it takes are bounded whatever the cache has. Numbers only: no text, no
-// tokens, no tenants.
+// with their sharers, and the rows that it maps in layer sets with windows; pages by use, cached rows by age. Made only
+// when it is asked for, by one crossing, from numbers that are there anyway; its size and the time it takes are bounded
+// whatever the cache has. Numbers only: no text, no tokens, no tenants.
 
 import type { PoolCounts } from '../device/page-pool.js';
 import type { CachedRows } from '../cache/cached-rows.js';
 import { type SlotMemory, slotStates } from '../cache/slots.js';
+import type { WindowSet } from '../cache/window-sets.js';
 
 /** Rows of a slot that follow each other and that as many slots map. */
 export type PictureRun = readonly [
@@ -36,14 +37,40 @@ export interface PictureSlot {
   readonly isQuarantined: boolean;
   /** From row 0 to `rows`, at most `maxRuns` of them. */
   readonly runs: readonly PictureRun[];
+  /** Rows that the slot maps in each layer set of `windows`, in their order; empty where there are none. */
+  readonly windows: readonly PictureWindow[];
+}
+
+/** Rows of a slot in a layer set with a window or chunks. */
+export type PictureWindow = readonly [
+  /** The first mapped row: those before it are behind the window. */
+  firstRow: number,
+  /** The row behind the last mapped one; as `firstRow`: none is mapped. */
+  endRow: number,
+];
+
+/** A layer set that keeps the last tokens of a sequence alone. */
+export interface PictureSet {
+  readonly kind: 'window' | 'chunk';
+  /** Its layers on this worker. */
+  readonly layers: number;
+  /** Tokens of a window or of a chunk. */
+  readonly tokens: number;
+  readonly pagesPerRow: number;
+  readonly tokensPerRow: number;
+  /** Mappings: a page that forks map too counts for each. */
+  readonly mappedPages: number;
 }
 
 /** What `KvCache.picture` returns. */
 export interface CachePicture {
   readonly layout: {
     readonly kind: string;
+    /** Layers of the set of full attention, or of all where they keep the same. */
+    readonly layers: number;
     readonly pageBytes: number;
     readonly pagesPerRow: number;
+    /** 2⁵³ − 1 where no layer keeps all tokens: there are no rows. */
     readonly tokensPerRow: number;
     readonly maxTokens: number;
     readonly maxRows: number;
@@ -57,6 +84,8 @@ export interface CachePicture {
    */
   readonly pages: { readonly running: number; readonly cached: number; readonly idle: number };
   readonly slots: readonly PictureSlot[];
+  /** Layer sets with windows or chunks; `layout` and the runs of slots are of the full set. */
+  readonly windows: readonly PictureSet[];
   /**
    * Rows of the cache pool by age: how many requests ended since their text was used last, up to `ageBounds[i]`, and
    * more.
@@ -83,7 +112,7 @@ const stateNames = ['idle', 'active', 'retiring'] as const;
 
 /** Draws a cache. What its mapper has mapped since the last call into the addon is not seen yet. */
 export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture {
-  const { layout, slots: numbers, pool } = memory;
+  const { layout, slots: numbers, pool, windows } = memory;
   const { kind, pageBytes, pagesPerRow, tokensPerRow, maxTokens, maxRows, virtualBytes } = layout;
   const counts = pool.counts(); // the one crossing
   const slots: PictureSlot[] = [];
@@ -92,21 +121,36 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
     const state = numbers.state[slot]!;
     const rows = numbers.rows[slot]!;
     if (state === slotStates.idle) idlePages += layout.pagesBetween(cached.contentRows(slot), rows);
+    // Of an idle slot no window has rows.
     if (numbers.isTransfer(slot) || (state === slotStates.idle && rows === 0)) continue;
     slots.push({
       slot, state: stateNames[state]!, generation: numbers.generation[slot]!, length: numbers.length[slot]!,
       prepared: numbers.prepared[slot]!,
       earmarked: numbers.earmarkedTokens[slot]!, rows, isQuarantined: numbers.isQuarantined[slot] === 1,
       runs: runsOf(slot, rows, cached),
+      windows: windows.all.map(({ first, rows: ends }) => [first[slot]!, ends[slot]!] as const),
     });
   }
   const cachedPages = cached.registry.numbers.idlePages;
   const { rows, requests } = cached.index.rowsByAge(ageBounds, maxNodes);
   return {
-    layout: { kind, pageBytes, pagesPerRow, tokensPerRow, maxTokens, maxRows, slots: numbers.sequences, virtualBytes },
+    layout: {
+      kind, layers: layout.sets[0]!.layers.length, pageBytes, pagesPerRow, maxTokens, maxRows, virtualBytes,
+      tokensPerRow: Math.min(tokensPerRow, Number.MAX_SAFE_INTEGER), slots: numbers.sequences,
+    },
     pool: counts,
     pages: { running: Math.max(0, counts.mappedPages - cachedPages - idlePages), cached: cachedPages, idle: idlePages },
-    slots, age: { bounds: ageBounds, rows, requests },
+    slots, windows: windows.all.map(windowOf),
+    age: { bounds: ageBounds, rows, requests },
+  };
+}
+
+function windowOf({ layout, first, rows }: WindowSet): PictureSet {
+  const { kind, layers, windowTokens, chunkTokens, pagesPerRow, tokensPerRow } = layout;
+  return {
+    kind: kind === 'chunk' ? 'chunk' : 'window', layers: layers.length, tokens: windowTokens ?? chunkTokens!,
+    pagesPerRow, tokensPerRow,
+    mappedPages: rows.reduce((sum, end, slot) => sum + layout.pagesBetween(first[slot]!, end), 0),
   };
 }
 

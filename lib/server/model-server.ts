@@ -81,9 +81,11 @@ export class ModelServer {
     const connections = (): number => open.count;
     const isClosing = (): boolean => this.#isClosing;
     const metrics = ServerMetrics.open({ cache: scheduler.cache, scheduler, connections }, load);
+    const watched = new WatchState({ scheduler, modelName, connections, isClosing });
+    server.once('listening', () => { watched.watch(); }).once('close', () => { watched.end(); });
     const app = routesOf({ // `created` is a date for the client, of the wall clock
       framework, options: this.#options, submission: new Submission(this.#options), connections: open, metrics,
-      watched: new WatchState({ scheduler, modelName, connections, isClosing }), isClosing, onError, created: Math.floor(Date.now() / 1e3),
+      watched, isClosing, onError, created: Math.floor(Date.now() / 1e3),
     });
     const listener = framework.listenerOf(
       app.fetch, { overrideGlobalObjects: false, errorHandler: (cause) => answerOf(parserErrorOf({ cause })) },

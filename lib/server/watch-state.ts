@@ -1,6 +1,6 @@
 // WatchState: what the live page and `vkv top` show: the cache, the requests and the last seconds, as one small JSON. Made when it is asked
-// for, at most four times a second whatever number of pages ask; without a page nothing is done. Numbers and the model's name only: no
-// text, no tokens, no tenants.
+// for, at most four times a second whatever number of pages ask; without a page a point of its history is taken a second, and nothing is
+// drawn. Numbers and the model's name only: no text, no tokens, no tenants.
 
 import { performance } from 'node:perf_hooks';
 
@@ -9,6 +9,7 @@ import type { CachePicture } from '../kv-cache/cache-picture.js';
 import type { OnlineScheduler, PrefixMetrics, ServingTotals } from '../index.js';
 import type { RequestsPicture } from '../serving/request-picture.js';
 import { WatchFigures, type Figures } from './watch-figures.js';
+import { historyEveryMs, type History, WatchHistory } from './watch-history.js';
 
 /** What `/watch/state` answers. */
 export interface ServerState {
@@ -24,7 +25,20 @@ export interface ServerState {
   readonly totals: Readonly<ServingTotals>;
   readonly prefixes: Omit<PrefixMetrics, 'droppedRows'> & { readonly evictedRows: number };
   readonly recent: Figures;
+  /** The last two minutes: empty until `watch` was called. */
+  readonly history: History;
+  /** By tier, upper first: what it holds, and the tokens that came from it. */
+  readonly tiers: readonly WatchedTier[];
   readonly cache: CachePicture;
+}
+
+export interface WatchedTier {
+  readonly name: string;
+  readonly state: string;
+  readonly bytes: number;
+  /** null: the store bounds itself. */
+  readonly capacityBytes: number | null;
+  readonly promotedTokens: number;
 }
 
 export interface WatchStateOptions {
@@ -45,6 +59,10 @@ export class WatchState {
   readonly #now: () => number;
   readonly #startMs: number;
   readonly #figures: WatchFigures;
+  readonly #history = new WatchHistory();
+  /** Of the history alone: its seconds are not those at which pages look. */
+  readonly #historyFigures: WatchFigures;
+  #timer: NodeJS.Timeout | undefined;
   #text = '';
   #textMs = -Infinity;
 
@@ -53,6 +71,25 @@ export class WatchState {
     this.#now = options.now ?? (() => performance.now());
     this.#startMs = this.#now();
     this.#figures = new WatchFigures(options.scheduler, this.#startMs);
+    this.#historyFigures = new WatchFigures(options.scheduler, this.#startMs);
+  }
+
+  /** Takes a point of the history each second, until `end`. The timer keeps no process alive. */
+  watch(): void {
+    this.#timer ??= setInterval(() => { this.takePoint(); }, historyEveryMs).unref();
+  }
+
+  /** Takes no more points. */
+  end(): void {
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+
+  /** A point of the history; of a closed cache none. */
+  takePoint(): void {
+    const { scheduler } = this.#options;
+    if (scheduler.cache.isClosed) this.end();
+    else this.#history.add(scheduler, this.#historyFigures.at(this.#now()));
   }
 
   /** The state as JSON. Throws KV_CLOSED when the cache is closed. */
@@ -73,7 +110,9 @@ export class WatchState {
       version: packageVersion, modelName, uptimeMs: Math.round(nowMs - this.#startMs), isClosing: isClosing(), connections: connections(),
       driver: cache.driver.kind, requests: { ...scheduler.picture(), waitingCount: waitingRequests, maxWaiting }, totals,
       prefixes: { ...prefixes, evictedRows: droppedRows.evicted + droppedRows.bound + droppedRows.quota },
-      recent: this.#figures.at(nowMs), cache: cache.picture(),
+      recent: this.#figures.at(nowMs), history: this.#history.series, cache: cache.picture(),
+      tiers: (cache.prefixes.tiers?.metrics().tiers ?? []).map(({ name, state, bytes, capacityBytes, promotedTokens }) =>
+        ({ name, state, bytes, capacityBytes: capacityBytes ?? null, promotedTokens })),
     };
   }
 }

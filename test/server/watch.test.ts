@@ -118,6 +118,56 @@ test('figures are about the last seconds, or since the last look', async (t) => 
   await world.close();
 });
 
+test('the history has a point for each second of the last two minutes, looked at or not, and none of a closed cache', async (t) => {
+  const world = new WatchedWorld();
+  let nowMs = 0;
+  const watched = new WatchState({ scheduler: world.scheduler, modelName: 'm', connections: () => 0, isClosing: () => false, now: () => nowMs });
+  const history = (): ServerState['history'] => (JSON.parse(watched.json()) as ServerState).history;
+  t.deepEqual(history().tokensPerSecond, []);
+  await world.ask(1, 50).result;
+  for (nowMs = 1_000; nowMs <= 10_000; nowMs += 1_000) watched.takePoint();
+  const { tokensPerSecond, hitRate, mappedPages, waiting } = history();
+  t.deepEqual(tokensPerSecond.map((rate) => rate > 0), [...new Array<boolean>(5).fill(true), ...new Array<boolean>(5).fill(false)]);
+  t.is(tokensPerSecond[0], 50);
+  t.deepEqual([hitRate[0], hitRate.at(-1), waiting.at(-1)], [0, null, 0]);
+  t.is(mappedPages.at(-1), world.cache.pool.counts().mappedPages);
+  for (; nowMs <= 300_000; nowMs += 1_000) watched.takePoint();
+  for (const [name, series] of Object.entries(history())) if (name !== 'everyMs') t.is((series as unknown[]).length, 120, name);
+  await world.close();
+  t.notThrows(() => { watched.takePoint(); });
+});
+
+test('a picture has the rows of each layer set with a window', (t) => {
+  const cache = new KvCache({
+    model: {
+      layers: 3, kvHeads: 8, headDim: 64, dtype: 'float16',
+      layerSets: [{ kind: 'full', layers: [0] }, { kind: 'window', layers: [1, 2], windowTokens: 64 }],
+    },
+    slots: 2, maxTokens: 1_024, memoryBudgetBytes: 2 ** 26, driver: 'host', pageBytes: 65_536, layout: 'per-layer', prefixCache: 'off', mapper: 'off',
+  });
+  const batch = cache.createBatch();
+  const sequence = cache.acquire({ promptTokens: 400, reserve: 'none' });
+  const firsts: number[] = [];
+  for (const tokens of [400, 100, 100]) {
+    batch.clear();
+    batch.add(sequence, tokens);
+    cache.prepare(batch);
+    cache.commit(batch);
+    // The window's two layers lie interleaved: 32 tokens a row.
+    const [first, end] = cacheOf(cache).slots[0]!.windows[0]!;
+    firsts.push(first);
+    t.is(first, Math.floor((sequence.length - 63) / 32));
+    t.is(end, Math.ceil(sequence.length / 32));
+  }
+  t.true(firsts[0]! < firsts[1]! && firsts[1]! < firsts[2]!, 'it slides');
+  const picture = cacheOf(cache);
+  t.like(picture.windows[0], { kind: 'window', layers: 2, tokens: 64, mappedPages: cache.counts().sets[1]!.mappedPages });
+  t.is(picture.layout.layers, 1);
+  sequence.release();
+  t.is(cacheOf(cache).windows[0]!.mappedPages, 0);
+  cache.close();
+});
+
 slow('256 long sequences')('its size is bounded with 256 sequences of 128 k tokens that share and part', (t) => {
   const cache = new KvCache({
     model: { layers: 1, kvHeads: 1, headDim: 8, dtype: 'float16' }, slots: 256, maxTokens: 131_072, memoryBudgetBytes: 2 ** 30, driver: 'host', layout: 'fused', pageBytes: 65_536,

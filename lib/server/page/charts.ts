@@ -1,19 +1,22 @@
-// Charts: small line charts of the last two minutes, each with its own scale from 0; what the pointer is at is written beside its title.
+// Charts: small line charts of the last two minutes, as the server keeps them, each with its own scale from 0; what the pointer is at is
+// written beside its title.
 
 import { byId, drawn, element, percent, short, time } from './format.js';
 import type { State } from './poll.js';
 
 /** Points of a chart, a second each. */
 const points = 120;
-const width = 360;
-const height = 96;
-const left = 44;
-const bottom = 6;
+const width = 320;
+const height = 132;
+const left = 46;
+const right = 6;
+const top = 8;
+const bottom = 20;
 
 interface Line {
   readonly name: string;
   readonly style: 'first' | 'second';
-  readonly of: (state: State) => number | null;
+  readonly of: (history: State['history']) => readonly (number | null)[];
 }
 
 interface ChartOptions {
@@ -27,7 +30,7 @@ interface ChartOptions {
 class Chart {
   readonly element: HTMLElement;
   readonly #options: ChartOptions;
-  readonly #values: (number | null)[][];
+  #values: readonly (readonly (number | null)[])[];
   readonly #svg: SVGSVGElement;
   readonly #now: HTMLElement;
   #hovered = -1;
@@ -41,7 +44,7 @@ class Chart {
     this.#svg.addEventListener('pointermove', (event) => {
       const box = this.#svg.getBoundingClientRect();
       const x = (event.clientX - box.left) / box.width * width;
-      this.#hovered = points - 1 - Math.round((x - left) / (width - left) * (points - 1));
+      this.#hovered = points - 1 - Math.round((x - left) / (width - left - right) * (points - 1));
       this.#draw();
     });
     this.#svg.addEventListener('pointerleave', () => {
@@ -50,26 +53,26 @@ class Chart {
     });
   }
 
-  add(state: State): void {
-    for (const [at, { of }] of this.#options.lines.entries()) {
-      const values = this.#values[at]!;
-      values.push(of(state));
-      if (values.length > points) values.shift();
-    }
+  draw({ history }: State): void {
+    this.#values = this.#options.lines.map(({ of }) => of(history));
     this.#draw();
   }
 
   #draw(): void {
     const { lines, format, most } = this.#options;
     const largest = Math.max(0, ...this.#values.flat().map((value) => value ?? 0));
-    const top = most ?? niceTop(largest);
-    const y = (value: number): number => 6 + (1 - Math.min(1, value / top)) * (height - bottom - 6);
-    const x = (at: number, length: number): number => left + (points - length + at) / (points - 1) * (width - left);
+    const scale = most ?? niceTop(largest);
+    const y = (value: number): number => top + (1 - Math.min(1, value / scale)) * (height - bottom - top);
+    const x = (at: number, length: number): number => left + (points - length + at) / (points - 1) * (width - left - right);
     const parts: SVGElement[] = [0, 0.5, 1].flatMap((share) => [
-      drawn('line', { class: 'grid', x1: left, x2: width, y1: y(share * top), y2: y(share * top) }),
-      drawn('text', { class: 'tick', x: left - 6, y: y(share * top) + 4 }, format(share * top)),
+      drawn('line', { class: 'grid', x1: left, x2: width - right, y1: y(share * scale), y2: y(share * scale) }),
+      drawn('text', { class: 'tick', x: left - 7, y: y(share * scale) + 4 }, format(share * scale)),
     ]);
-    const { length } = this.#values[0]!;
+    for (const [seconds, anchor] of [[120, 'start'], [60, 'middle'], [0, 'end']] as const) {
+      const at = { x: x(points - 1 - Math.min(points - 1, seconds), points), y: height - 4 };
+      parts.push(drawn('text', { class: `tick ${anchor}`, ...at }, seconds === 0 ? 'now' : `−${seconds / 60} min`));
+    }
+    const length = this.#values[0]?.length ?? 0;
     const shown = this.#hovered >= 0 && this.#hovered < length ? length - 1 - this.#hovered : length - 1;
     for (const [at, { style }] of lines.entries()) {
       const values = this.#values[at]!;
@@ -89,10 +92,10 @@ class Chart {
       }
       parts.push(drawn('path', { class: `line ${style}`, d: runs.join('') }));
       const value = values[shown];
-      if (value !== null && value !== undefined) parts.push(drawn('circle', { class: `dot ${style}`, cx: x(shown, length), cy: y(value), r: 3 }));
+      if (value !== null && value !== undefined) parts.push(drawn('circle', { class: `dot ${style}`, cx: x(shown, length), cy: y(value), r: 3.5 }));
     }
     if (this.#hovered >= 0 && this.#hovered < length) {
-      parts.push(drawn('line', { class: 'cursor', x1: x(shown, length), x2: x(shown, length), y1: 4, y2: height - bottom }));
+      parts.push(drawn('line', { class: 'cursor', x1: x(shown, length), x2: x(shown, length), y1: top, y2: height - bottom }));
     }
     this.#svg.replaceChildren(...parts);
     this.#now.replaceChildren(...lines.map(({ name, style }, at) => element('span', { class: `key ${style}` },
@@ -113,22 +116,24 @@ export class Charts {
   constructor() {
     this.#charts = [
       new Chart({ title: 'Tokens a second', format: (value) => (value === null ? '–' : short(value)), lines: [
-        { name: 'answers', style: 'first', of: ({ recent }) => recent.tokensPerSecond },
+        { name: '', style: 'first', of: ({ tokensPerSecond }) => tokensPerSecond },
       ] }),
-      new Chart({ title: 'Prompt tokens that were cached', format: percent, most: 1, lines: [
-        { name: '', style: 'first', of: ({ recent }) => recent.hitRate },
+      new Chart({ title: 'Prompt tokens cached', format: percent, most: 1, lines: [
+        { name: '', style: 'first', of: ({ hitRate }) => hitRate },
       ] }),
       new Chart({ title: 'Time to first token', format: time, lines: [
-        { name: 'median', style: 'first', of: ({ recent }) => recent.firstToken.p50 }, { name: 'p90', style: 'second', of: ({ recent }) => recent.firstToken.p90 },
+        { name: 'median', style: 'first', of: ({ firstToken }) => firstToken },
+        { name: 'p90', style: 'second', of: ({ firstTokenP90 }) => firstTokenP90 },
       ] }),
       new Chart({ title: 'Time between tokens', format: time, lines: [
-        { name: 'median', style: 'first', of: ({ recent }) => recent.betweenTokens.p50 }, { name: 'p90', style: 'second', of: ({ recent }) => recent.betweenTokens.p90 },
+        { name: 'median', style: 'first', of: ({ betweenTokens }) => betweenTokens },
+        { name: 'p90', style: 'second', of: ({ betweenTokensP90 }) => betweenTokensP90 },
       ] }),
     ];
     byId('charts').replaceChildren(...this.#charts.map((chart) => chart.element));
   }
 
-  add(state: State): void {
-    for (const chart of this.#charts) chart.add(state);
+  draw(state: State): void {
+    for (const chart of this.#charts) chart.draw(state);
   }
 }

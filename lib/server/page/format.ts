@@ -1,6 +1,9 @@
-// Numbers as text for the page, and elements made of them. Text is only ever set as text.
+// Numbers as text for the page, and elements made of them. Text is only ever set as text. A number and its unit have a space between them
+// that does not break.
 
 const plain = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 });
+
+const space = '\u00A0';
 
 export function count(value: number): string {
   return plain.format(value);
@@ -22,20 +25,21 @@ export function bytes(value: number): string {
   let unit = 0;
   let left = value;
   for (; left >= 1_024 && unit < units.length - 1; unit += 1) left /= 1_024;
-  return `${left >= 100 || left % 1 === 0 ? count(left) : left.toFixed(1)} ${units[unit]!}`;
+  return `${left >= 100 || left % 1 === 0 ? count(left) : left.toFixed(1)}${space}${units[unit]!}`;
 }
 
 export function time(ms: number | null): string {
   if (ms === null) return '–';
   if (ms === 0) return '0';
-  if (ms < 1_000) return `${ms < 10 ? ms.toFixed(1) : count(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1e3).toFixed(1)} s`;
+  if (ms < 1_000) return `${ms < 10 ? ms.toFixed(1) : count(ms)}${space}ms`;
+  if (ms < 60_000) return `${(ms / 1e3).toFixed(1)}${space}s`;
   const minutes = Math.floor(ms / 60_000);
-  return minutes < 60 ? `${minutes} min ${count(Math.floor(ms / 1e3) % 60)} s` : `${count(Math.floor(minutes / 60))} h ${minutes % 60} min`;
+  return minutes < 60 ? `${minutes}${space}min ${count(Math.floor(ms / 1e3) % 60)}${space}s` : `${count(Math.floor(minutes / 60))}${space}h ${minutes % 60}${space}min`;
 }
 
 export function percent(share: number | null): string {
-  return share === null ? '–' : `${share > 0 && share < 0.1 ? (100 * share).toFixed(1) : count(100 * share)} %`;
+  if (share !== null && share > 0 && share < 0.0005) return `< 0.1${space}%`;
+  return share === null ? '–' : `${share > 0 && share < 0.1 ? (100 * share).toFixed(1) : count(100 * share)}${space}%`;
 }
 
 /** Slot numbers, the first few of many. */

@@ -55,10 +55,8 @@ export class Lives {
 
   #draw(state: State): void {
     const panel = byId('life');
-    if (this.#chosenSlot === undefined) {
-      panel.replaceChildren(element('p', { class: 'nothing' }, 'Choose a slot of the map to follow its sequence.'));
-      return;
-    }
+    byId('life-card').hidden = this.#chosenSlot === undefined;
+    if (this.#chosenSlot === undefined) return;
     if (this.#chosen === undefined) {
       const slot = state.cache.slots.find((each) => each.slot === this.#chosenSlot);
       panel.replaceChildren(heading(`Slot ${this.#chosenSlot}`, slot === undefined ? 'free' : slot.state), element('p', { class: 'nothing' }, idleText(slot, state)));

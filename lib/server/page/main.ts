@@ -4,7 +4,7 @@ import { Charts } from './charts.js';
 import { byId, bytes, count, counted, element, percent, short, time } from './format.js';
 import { Lives } from './life.js';
 import { AddressMap, drawShared } from './map.js';
-import { drawAge, drawMemory, drawQueue } from './memory.js';
+import { drawAge, drawMemory, drawQueue, drawTiers } from './memory.js';
 import { Poll, type State } from './poll.js';
 
 let last: State | undefined;
@@ -34,12 +34,13 @@ function draw(state: State): void {
   tile('tile-memory', bytes((pages.running + pages.cached + pages.idle) * layout.pageBytes), `mapped of ${bytes(pool.budgetPages * layout.pageBytes)}`);
   tile('tile-answered', count(totals.completedRequests), `answered, ${count(totals.failedRequests)} failed, ${counted(totals.preemptions, 'preemption')}`);
   drawShared(map.draw(state), map, state);
-  charts.add(state);
+  charts.draw(state);
   lives.add(state);
   drawMemory(state);
   drawAge(state);
   drawQueue(state);
-  byId('whole-note').textContent = `A slot's strip is its addresses, ${count(layout.maxTokens)} tokens in ${bytes(layout.virtualBytes)} for all; memory is only where it is coloured.`;
+  drawTiers(state);
+  byId('whole-note').textContent = `A slot's strip is its addresses, ${count(layout.maxTokens)} tokens in ${bytes(layout.virtualBytes)} for all; memory is only where it is coloured. Choose a strip to follow its sequence.`;
 }
 
 function showStatus(kind: 'live' | 'paused' | 'lost', text: string): void {

@@ -1,7 +1,7 @@
 // AddressMap: one strip per slot, its addresses from left to right: what is mapped of them, which tokens are valid, and which rows it shares
 // with other slots. A strip can be chosen; those that share with it stay bright, the others fade.
 
-import { byId, count, counted, drawn, element, slotList } from './format.js';
+import { byId, bytes, count, counted, drawn, element, slotList } from './format.js';
 import type { Slot, State } from './poll.js';
 
 const shareColours = 6;
@@ -16,6 +16,10 @@ export interface SharedRun {
   readonly sharers: number;
   readonly slots: readonly number[];
 }
+
+/** Height of the lane of the full set, and of one of a window's below it. */
+const laneHeight = 16;
+const windowHeight = 6;
 
 interface Strip {
   readonly button: HTMLButtonElement;
@@ -61,9 +65,7 @@ export class AddressMap {
     this.#giveColours(shared);
     const tokens = new Map(requests.running.map((request) => [request.slot, request]));
     const bySlot = new Map(slots.map((slot) => [slot.slot, slot]));
-    const mostRows = Math.max(1, ...slots.map(({ rows, earmarked }) => Math.max(rows, Math.ceil(earmarked / layout.tokensPerRow))));
-    const scaleRows = this.#isWhole ? layout.maxRows : Math.min(layout.maxRows, mostRows + Math.max(1, Math.ceil(mostRows / 12)));
-    const scaleTokens = Math.min(layout.maxTokens, scaleRows * layout.tokensPerRow); // the last row may be longer than a sequence
+    const scaleTokens = this.#isWhole ? layout.maxTokens : usedTokens(state); // the last row may be longer than a sequence
     this.#drawAxis(scaleTokens, state);
     const list = byId('slots');
     const isMany = layout.slots > maxWideStrips;
@@ -83,8 +85,9 @@ export class AddressMap {
       strip.button.setAttribute('aria-pressed', String(number === this.#chosen));
       strip.note.textContent = slot === undefined ? '' : slot.state === 'idle' ? 'cached' : count(slot.length);
       strip.button.title = slot === undefined ? `slot ${number}: free, only addresses` : titleOf(slot, layout.tokensPerRow, request?.number);
-      this.#drawStrip(strip.svg, slot, scaleTokens / layout.tokensPerRow, layout.tokensPerRow);
+      this.#drawStrip(strip.svg, slot, scaleTokens, state);
     }
+    this.#drawWindows(state);
     return shared;
   }
 
@@ -106,8 +109,13 @@ export class AddressMap {
     return strip;
   }
 
-  /** @param scaleRows Rows of the whole width, which may be a part of one. */
-  #drawStrip(svg: SVGSVGElement, slot: Slot | undefined, scaleRows: number, tokensPerRow: number): void {
+  /** The lane of the full set, and below it one for each set with a window: its rows lie where its tokens are. */
+  #drawStrip(svg: SVGSVGElement, slot: Slot | undefined, scaleTokens: number, { cache: { layout: { tokensPerRow, layers }, windows } }: State): void {
+    const scaleRows = scaleTokens / tokensPerRow; // may be a part of one
+    const full = layers > 0 ? laneHeight : 0;
+    const height = full + windowHeight * windows.length;
+    svg.setAttribute('viewBox', `0 0 1000 ${height}`);
+    svg.style.height = windows.length === 0 ? '' : `${height / laneHeight * 1.05}rem`;
     const x = (rows: number): number => Math.min(1_000, 1_000 * rows / scaleRows);
     const box = (from: number, to: number, name: string): SVGElement =>
       drawn('rect', { class: name, x: x(from).toFixed(2), width: Math.max(0, x(to) - x(from)).toFixed(2), y: 0, height: 16 });
@@ -128,9 +136,26 @@ export class AddressMap {
       const earmarkedRows = Math.ceil(earmarked / tokensPerRow);
       if (earmarkedRows > rows) parts.push(box(rows, earmarkedRows, 'earmarked'));
       if (scaleRows <= 160) for (let row = 1; row < rows; row += 1) parts.push(drawn('rect', { class: 'edge', x: (x(row) - 0.6).toFixed(2), width: 1.2, y: 0, height: 16 }));
+      for (const [at, [first, end]] of slot.windows.entries()) {
+        const rowTokens = windows[at]!.tokensPerRow;
+        const place = (row: number): number => Math.min(1_000, 1_000 * row * rowTokens / scaleTokens);
+        const y = full + windowHeight * at + 1;
+        parts.push(drawn('rect', {
+          class: 'window', x: place(first).toFixed(2), width: (place(end) - place(first)).toFixed(2), y, height: windowHeight - 1,
+        }));
+      }
       if (isQuarantined) parts.push(box(0, scaleRows, 'quarantined'));
     }
     svg.replaceChildren(...parts);
+  }
+
+  /** What the thin lanes are; nothing where all layers keep the same. */
+  #drawWindows({ cache: { windows, layout } }: State): void {
+    const list = byId('windows');
+    list.hidden = windows.length === 0;
+    list.replaceChildren(...layout.layers > 0 ? [element('li', {}, element('span', { class: 'swatch own' }), `${counted(layout.layers, 'layer')} keep all tokens`)] : [],
+      ...windows.map(({ kind, tokens, layers, mappedPages }) => element('li', {}, element('span', { class: 'swatch window' }),
+        `${counted(layers, 'layer')} keep a ${kind} of ${counted(tokens, 'token')}: ${bytes(mappedPages * layout.pageBytes)} mapped`)));
   }
 
   #drawAxis(tokens: number, { cache: { layout } }: State): void {
@@ -167,6 +192,14 @@ export class AddressMap {
   }
 }
 
+/** Tokens up to which slots have memory or will have, and a little more. */
+function usedTokens({ cache: { slots, layout: { maxTokens, tokensPerRow }, windows } }: State): number {
+  const most = Math.max(1, ...slots.map(({ rows, earmarked, windows: mapped }) =>
+    Math.max(rows * tokensPerRow, earmarked, ...mapped.map(([, end], at) => end * windows[at]!.tokensPerRow))));
+  const step = Math.min(tokensPerRow, maxTokens / 12);
+  return Math.min(maxTokens, Math.ceil(most * 13 / 12 / step) * step);
+}
+
 /** Runs that several slots map, those with the most slots and rows first. */
 function sharedRuns(slots: readonly Slot[]): SharedRun[] {
   const runs = new Map<number, SharedRun & { readonly slots: number[] }>();
@@ -192,6 +225,7 @@ function titleOf({ slot, state, length, rows, runs }: Slot, tokensPerRow: number
 
 /** The list of shared prefixes beside the map. */
 export function drawShared(shared: readonly SharedRun[], map: AddressMap, { cache: { layout } }: State): void {
+  if (shared.length > 0) byId('shared-card').hidden = false;
   const shown = shared.slice(0, 6);
   const rows = shown.map((run) => {
     const length = run.endRow - run.fromRow;
