@@ -48,7 +48,7 @@ export type { ReorderingCounts, ReorderOptions } from './tiers/selection/reorder
 export type { LeftInTiers, Promotion, PromotionEnd } from './tiers/promotion.js';
 export type { TextPlace, TiersExplanation } from './tiers/text-places.js';
 export type { BlockAbsence } from './tiers/tier-calls.js';
-export type { LoadComparison, LoadPart } from './tiers/load-comparison.js';
+export type { LoadComparison, LoadPart } from './tiers/load-plan.js';
 export type { Durability } from './store/disk-store-options.js';
 export { diskTier, type DiskTierOptions } from './tiers/disk-tier.js';
 export { hostTier, type HostTierOptions } from './tiers/host-tier.js';

@@ -28,7 +28,9 @@ struct FaultReport::Region {
   uint64_t page_bytes;
   uint64_t common_bytes;
   uint64_t max_tokens;
+  int32_t set;
   const int32_t* rows;
+  const int32_t* first;
   std::atomic<bool> is_open{true};
   Region* next = nullptr;
 };
@@ -57,7 +59,7 @@ class Line {
     return *this;
   }
 
-  char text_[512];
+  char text_[640];
   size_t length_ = 0;
 };
 
@@ -92,14 +94,23 @@ void FaultReport::Handler::Print(const Region& region, size_t reservation, uint6
          (region.tensors[tensor].reservation != reservation ||
           region.tensors[tensor].offset_bytes + region.tensors[tensor].bytes <= in_token))
     tensor += 1;
-  const auto rows = static_cast<uint64_t>(region.rows[slot]);
-  const uint64_t tokens = std::min(rows * region.page_bytes / region.common_bytes, region.max_tokens);
+  const auto bytes_of = [&region](int32_t rows) { return static_cast<uint64_t>(rows) * region.page_bytes; };
+  const uint64_t end = std::min(bytes_of(region.rows[slot]) / region.common_bytes, region.max_tokens);
   Line line;
   line << "virtual-kv: native code used ";
   line.Address(address) << ", where there is no memory: `cache.tensors[" << region.numbers[tensor] << "]`, slot "
-                        << slot << ", token " << token << ". Slot " << slot << " has memory for " << tokens
-                        << " tokens. Call `cache.prepare` before kernels write tokens, and use none of a sequence "
-                           "that was released.\n";
+                        << slot << ", token " << token << ". Slot " << slot << " has memory for ";
+  if (region.first == nullptr) {
+    line << end << " tokens. Call `cache.prepare` before kernels write tokens, and use none of a sequence ";
+  } else {
+    const uint64_t bytes_before = bytes_of(region.first[slot]);
+    const uint64_t first = (bytes_before + region.common_bytes - 1) / region.common_bytes;
+    line << "tokens [" << std::min(first, end) << ", " << end << ") in `cache.layout.sets["
+         << static_cast<uint64_t>(region.set) << "]`, whose layers see no others. Call `cache.prepare` before kernels "
+         << "write tokens, use none before `sequence.firstToken(" << region.numbers[tensor] << ")`, and none of a "
+         << "sequence ";
+  }
+  line << "that was released.\n";
   line.Print();
 }
 
@@ -135,8 +146,7 @@ Status FaultReport::Handler::Install() {
   return Ok();
 }
 
-Status FaultReport::Open(const KvCache& cache, std::span<const TensorSpan> tensors, std::span<const double> numbers,
-                         const int32_t* rows) {
+Status FaultReport::Open(const KvCache& cache, std::span<const TensorSpan> tensors, const Names& names) {
   const std::lock_guard lock(Handler::mutex);
   VKV_RETURN_IF_ERROR(Handler::Install());
   const Layout& layout = cache.layout();
@@ -146,9 +156,11 @@ Status FaultReport::Open(const KvCache& cache, std::span<const TensorSpan> tenso
                        .page_bytes = layout.page_bytes(),
                        .common_bytes = layout.common_bytes(),
                        .max_tokens = layout.max_tokens(),
-                       .rows = rows};
+                       .set = names.set,
+                       .rows = names.rows,
+                       .first = names.first};
   for (size_t k = 0; k < tensors.size(); ++k)
-    region_->numbers.push_back(k < numbers.size() ? static_cast<uint64_t>(numbers[k]) : k);
+    region_->numbers.push_back(k < names.tensors.size() ? static_cast<uint64_t>(names.tensors[k]) : k);
   for (size_t i = 0; i < layout.reservations(); ++i) {
     const uint64_t begin = cache.address(i);
     region_->ranges.push_back(

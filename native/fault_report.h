@@ -1,5 +1,5 @@
 // FaultReport: says on stderr what native code hit where it wrote to a cache's addresses that have no memory, before
-// the process ends by SIGSEGV as it would: tensor, slot, token, and how many tokens of the slot have memory. For caches
+// the process ends by SIGSEGV as it would: tensor, slot, token, and which tokens of the slot have memory. For caches
 // in the CPU's memory; opt-in, since a handler of SIGSEGV belongs to the process.
 //
 // It names addresses of open caches alone, and leaves every signal to the handlers before it. The handler reads nodes
@@ -22,10 +22,16 @@ class FaultReport {
   FaultReport(const FaultReport&) = delete;
   FaultReport& operator=(const FaultReport&) = delete;
 
-  // Names faults of this cache from here on. `numbers`: of the tensors, for the text. `rows`: mapped rows by slot,
-  // valid until `Close`. Fails with kDriverCallFailed where the handler cannot be installed.
-  Status Open(const KvCache& cache, std::span<const TensorSpan> tensors, std::span<const double> numbers,
-              const int32_t* rows);
+  // What the text says, and what it reads of each slot, which is valid until `Close`.
+  struct Names {
+    std::span<const double> tensors;  // their numbers
+    int32_t set;                      // the number of the layer set
+    const int32_t* rows;              // by slot: the row behind the last
+    const int32_t* first;             // by slot: the first mapped row; null: the set keeps all tokens
+  };
+
+  // Names faults of this cache from here on. Fails with kDriverCallFailed where the handler cannot be installed.
+  Status Open(const KvCache& cache, std::span<const TensorSpan> tensors, const Names& names);
   // Before the addresses go back. Idempotent.
   void Close();
 

@@ -1,5 +1,7 @@
 // The part of the catalogue about stores below the device: on disk, and over a network.
 
+import { pid } from 'node:process';
+
 import { formatCount, formatList, formatNumber, printable } from './format.js';
 import type { CatalogueEntry, ErrorDetails, RemoteRefusal } from './details.js';
 import { joined, statusText } from './phrases.js';
@@ -32,7 +34,7 @@ export const storeCodes: { readonly [C in StoreCode]: CatalogueEntry<C> } = {
     class: 'KvStateError',
     recovery: 'fix',
     template: ({ path, process }) =>
-      `The disk store at ${printable(path)} is open${process > 0 ? ` in process ${process}` : ' elsewhere'}. ` +
+      `The disk store at ${printable(path)} is open ${process === pid ? 'in this process' : process > 0 ? `in process ${process}` : 'elsewhere'}. ` +
       'Close it there, or give each process a directory or a namespace of its own.',
   },
   KV_STORE_FOREIGN: {

@@ -156,8 +156,8 @@ export class RowSupply implements PageUser {
     this.#hold(slot, () => {
       this.#attempt(noSlots, 0, missing, () => {
         const source = copy.source >= 0 || copy.id < 0 ? copy.source : this.#cached.registry.slotOf(copy.id);
-        windows.admit(slot, earmarkedTokens, tenant);
         try {
+          windows.admit(slot, earmarkedTokens, tenant);
           this.#native.admit(
             slot, tenant, ids, from, to, rows, earmarkedRows, source, copy.id, copy.tokens, copy.stream);
         } catch (error) {

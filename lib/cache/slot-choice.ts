@@ -3,7 +3,7 @@
 // request that goes on where such a slot ends adopts it, and nothing is mapped or copied.
 
 import type { RowRegistry } from './row-registry.js';
-import { type SlotMemory, type Slots, slotStates } from './slots.js';
+import type { SlotMemory, Slots } from './slots.js';
 
 /** Slots that one is chosen from. */
 export interface IdleSlots {
@@ -176,13 +176,13 @@ export class SlotChoice {
 
   /** Makes the idle slots without content the candidates; returns the idle slot used longest ago, or -1. */
   #collectBlanks(): number {
-    const { count, state, isQuarantined, rows, lastUsed } = this.#slots;
+    const { count, rows, lastUsed } = this.#slots;
     const { named } = this.#registry;
     const idle = this.#idle;
     let oldest = -1;
     idle.count = 0;
     for (let slot = 0; slot < count; slot += 1) {
-      if (state[slot] !== slotStates.idle || isQuarantined[slot] === 1) continue;
+      if (!this.#slots.isFree(slot)) continue;
       if (oldest < 0 || lastUsed[slot]! < lastUsed[oldest]!) oldest = slot;
       if (named[slot]! > 0 && rows[slot]! > 0) continue;
       idle.slots[idle.count] = slot;

@@ -50,6 +50,8 @@ export class Slots {
   readonly rows: Int32Array;
   /** 1: the driver refused to undo a failed change there; its rows stay as they are until the cache closes. */
   readonly isQuarantined: Uint8Array;
+  /** The same of each layer set, that of the first with it: a slot that is out of service in one is so in all. */
+  readonly quarantines: readonly Uint8Array[];
   /** Ticks: when the slot was acquired or released last. */
   readonly lastUsed: Float64Array;
   /** One of `slotStates`. */
@@ -85,8 +87,6 @@ export class Slots {
   readonly #foreignRow: Int32Array;
   readonly #tenant: BigUint64Array;
   readonly #isTransfer: Uint8Array;
-  /** 1: the driver has ruined it in a layer set beside. */
-  readonly #isWithdrawn: Uint8Array;
   /** Slots that sequences of users have, retiring ones with them, and those that transfers have. */
   #usedSlots = 0;
   #transferSlots = 0;
@@ -102,7 +102,8 @@ export class Slots {
     this.#pageBytes = layout.pageBytes;
     this.#fences = fences;
     this.rows = new Int32Array(slots);
-    this.isQuarantined = new Uint8Array(slots);
+    this.quarantines = layout.sets.map(() => new Uint8Array(slots));
+    this.isQuarantined = this.quarantines[0]!;
     this.lastUsed = new Float64Array(slots);
     this.state = this.#state = new Uint8Array(slots);
     this.generation = this.#generation = new Uint32Array(slots);
@@ -114,7 +115,6 @@ export class Slots {
     this.foreignRow = this.#foreignRow = new Int32Array(slots).fill(noForeignRow);
     this.#tenant = new BigUint64Array(slots);
     this.#isTransfer = new Uint8Array(slots);
-    this.#isWithdrawn = new Uint8Array(slots);
   }
 
   /** Whether it is the slots of a cache, and no object that only has their prototype. */
@@ -128,12 +128,9 @@ export class Slots {
 
   /** Whether a new sequence may have the slot. */
   isFree(slot: number): boolean {
-    return this.#state[slot] === slotStates.idle && this.isQuarantined[slot] === 0 && this.#isWithdrawn[slot] === 0;
-  }
-
-  /** No sequence gets the slot any more. */
-  withdraw(slot: number): void {
-    this.#isWithdrawn[slot] = 1;
+    if (this.#state[slot] !== slotStates.idle) return false;
+    for (const isQuarantined of this.quarantines) if (isQuarantined[slot] === 1) return false;
+    return true;
   }
 
   /** Slots that users' sequences have, and those that they could have beside. */

@@ -99,7 +99,7 @@ export class WindowSet {
   }
 
   earmarkedPages(slot: number, rows: number): number {
-    return this.missingPages(slot, Math.min(rows, this.first[slot]! + this.earmarkedRows[slot]!, this.layout.maxRows));
+    return this.missingPages(slot, Math.min(rows, this.first[slot]! + this.earmarkedRows[slot]!));
   }
 
   /** Sets pages aside until the slot maps so many rows. Throws KV_OUT_OF_PAGES; then nothing has changed. */
@@ -110,10 +110,9 @@ export class WindowSet {
 
   /** Unmaps rows at the end until `rows` is the row behind the last. No queued work uses them. */
   shrink(slot: number, rows: number): void {
-    const earmarkedRows = this.earmarkedRows[slot]!;
     this.views.revoke(slot);
-    this.native.shrink(slot, rows); // drops the earmark
-    this.earmarkedRows[slot] = 0;
+    this.native.shrink(slot, rows); // drops the earmark; that of the rows which stay needs no pages
+    const earmarkedRows = this.earmarkedRows[slot]!;
     if (earmarkedRows > 0) this.earmark(slot, Math.min(earmarkedRows, rows - this.first[slot]!));
   }
 
@@ -189,7 +188,6 @@ export class WindowSet {
 /** The first `length` entries of a batch's arrays. */
 export interface SlotsOfBatch {
   readonly slots: Int32Array;
-  readonly generations: Uint32Array;
   readonly tokens: Int32Array;
   readonly length: number;
 }
@@ -302,7 +300,7 @@ export class WindowSets {
    * Throws what the driver throws.
    */
   grow(): void {
-    for (const set of this.all) this.#watch(set, () => { set.grow(); });
+    for (const set of this.all) set.grow();
   }
 
   /** Throws KV_WORK_QUEUED where a step of the engine is in the way of `makeWritable` for a slot of the batch. */
@@ -319,21 +317,25 @@ export class WindowSets {
    */
   makeWritable(slot: number): void {
     this.#fences.wait(slot, 'write to');
-    const length = this.#slots.length[slot]!;
-    for (const set of this.all) {
-      const row = set.rowOf(length);
-      if (row >= set.sharedRows[slot]!) continue;
-      this.#watch(set, () => {
-        const rows = set.layout.rowsFor(length);
-        if (set.rows[slot]! > rows) set.shrink(slot, rows);
-        if (rows > row) {
-          set.views.revoke(slot);
-          set.native.detach(slot, row, length, -1, 0n);
-        }
-      });
-      set.sharedRows[slot] = row;
+    try {
+      for (const set of this.all) this.#makeWritableIn(set, slot);
+    } finally {
+      this.#plan(slot);
     }
-    this.#plan(slot);
+  }
+
+  #makeWritableIn(set: WindowSet, slot: number): void {
+    const length = this.#slots.length[slot]!;
+    const row = set.rowOf(length);
+    const sharedRows = set.sharedRows[slot]!;
+    if (row >= sharedRows) return;
+    const rows = set.layout.rowsFor(length);
+    if (rows < sharedRows) set.shrink(slot, rows); // tokens were taken back
+    if (rows > row) {
+      set.views.revoke(slot);
+      set.native.detach(slot, row, length, -1, 0n);
+    }
+    set.sharedRows[slot] = row;
   }
 
   // After a pass.
@@ -342,12 +344,11 @@ export class WindowSets {
    * The slots of a batch have new lengths: rows behind go, or wait for passes that may not be over, and what was set
    * aside for prompts that are computed is less. Throws the driver's first refusal, after all sets; rows then stay.
    */
-  commit({ slots, generations, length }: SlotsOfBatch): void {
-    const numbers = this.#slots;
+  commit({ slots, length }: SlotsOfBatch): void {
     let isSliding = false;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
-      if (numbers.length[slot]! < this.#workAt[slot]! || numbers.generation[slot] !== generations[index]) continue;
+      if (this.#slots.length[slot]! < this.#workAt[slot]!) continue;
       this.#settleEarmark(slot);
       if (this.#isBehind(slot)) {
         isSliding = true;
@@ -364,38 +365,35 @@ export class WindowSets {
     for (const set of this.all) {
       set.begin();
       for (const slot of this.#waiting) {
-        if (this.#slots.state[slot] !== slotStates.active || set.isQuarantined[slot] === 1) continue;
+        if (set.isQuarantined[slot] === 1) continue;
         const seen = Math.min(this.#seenFrom(slot), this.#fences.oldestPass(slot));
         const first = set.layout.firstRow(seen);
         const end = Math.min(this.#slots.length[slot]! + this.#ahead[slot]!, this.#rules.maxTokens);
         if (first > set.first[slot]!) set.addSlide(slot, first, end);
       }
       try {
-        this.#watch(set, () => { set.slide(); });
+        set.slide();
       } catch (error) {
         failure ??= { error };
       }
     }
-    for (const slot of this.#waiting) {
-      if (!this.#isBehind(slot)) this.#waiting.delete(slot);
-      this.#plan(slot);
-    }
+    for (const slot of this.#waiting) if (!this.#isBehind(slot)) this.#waiting.delete(slot);
     if (failure !== undefined) throw failure.error;
   }
 
-  /** The length from which layers look back, of a sequence whose last tokens may be taken back. */
+  /**
+   * The length from which layers look back, of a sequence whose last tokens may be taken back. A sequence that is
+   * released keeps its rows until no work uses them.
+   */
   #seenFrom(slot: number): number {
+    if (this.#slots.state[slot] !== slotStates.active) return 0;
     return Math.max(0, this.#slots.length[slot]! - this.#rules.rollbackTokens);
   }
 
   /** Whether the slot maps rows that its layers see no more. */
   #isBehind(slot: number): boolean {
-    if (this.#slots.state[slot] !== slotStates.active) return false;
     const seen = this.#seenFrom(slot);
-    for (const set of this.all) {
-      if (set.layout.firstRow(seen) > set.first[slot]! && set.isQuarantined[slot] === 0) return true;
-    }
-    return false;
+    return this.all.some((set) => set.layout.firstRow(seen) > set.first[slot]!);
   }
 
   /** A prompt that is computed needs no more rows than single tokens do. */
@@ -468,22 +466,13 @@ export class WindowSets {
 
   /**
    * Sets pages aside for the prompt of a new sequence, 0 tokens for none, which belongs to `tenant`. Throws
-   * KV_OUT_OF_PAGES and what the driver throws; then nothing has changed.
+   * KV_OUT_OF_PAGES and what the driver throws; then call `giveBackEarmark`.
    */
   admit(slot: number, promptTokens: number, tenant: bigint): void {
     this.vacate(slot); // of what the driver has refused to unmap
-    try {
-      for (const set of this.all) {
-        this.#watch(set, () => {
-          if (this.#rules.isScrubbed) set.native.assign(slot, tenant);
-          if (promptTokens > 0) set.earmark(slot, this.#promptRows(set, promptTokens));
-        });
-      }
-    } catch (error) {
-      this.giveBackEarmark(slot);
-      throw error;
-    } finally {
-      this.#plan(slot);
+    for (const set of this.all) {
+      if (this.#rules.isScrubbed) set.native.assign(slot, tenant);
+      if (promptTokens > 0) set.earmark(slot, this.#promptRows(set, promptTokens));
     }
   }
 
@@ -503,7 +492,7 @@ export class WindowSets {
   fork(from: number, to: number): void {
     this.#fences.waitWritten(from, 'fork');
     this.vacate(to); // of what an attempt before this one has shared
-    for (const set of this.all) this.#watch(set, () => { this.#forkIn(set, from, to); });
+    for (const set of this.all) this.#forkIn(set, from, to);
     this.#plan(from);
     this.#plan(to);
   }
@@ -512,7 +501,6 @@ export class WindowSets {
     const length = this.#slots.length[from]!;
     const row = set.rowOf(length);
     const rows = set.layout.rowsFor(length);
-    if (this.#rules.isScrubbed) set.native.assign(to, this.#slots.tenantOf(from));
     set.native.shareRows(from, to, rows);
     set.sharedRows[from] = Math.max(set.sharedRows[from]!, row);
     set.sharedRows[to] = row;
@@ -542,14 +530,13 @@ export class WindowSets {
 
   /** No work uses the slot any more: unmaps all of it. Throws the driver's first refusal, after all sets. */
   vacate(slot: number): void {
-    this.#waiting.delete(slot);
     this.#ahead[slot] = 0;
     let failure: { readonly error: unknown } | undefined;
     for (const set of this.all) {
       set.sharedRows[slot] = 0;
-      if (set.isQuarantined[slot] === 1 || (set.rows[slot] === 0 && set.first[slot] === 0)) continue;
+      if (set.isQuarantined[slot] === 1 || set.rows[slot] === 0) continue;
       try {
-        this.#watch(set, () => { set.shrink(slot, 0); });
+        set.shrink(slot, 0);
       } catch (error) {
         failure ??= { error };
       }
@@ -576,8 +563,8 @@ export class WindowSets {
     this.#forSurplus((set, slot, rows) => {
       if (freed >= pages) return false;
       const before = set.rows[slot]!;
-      this.#watch(set, () => { set.shrink(slot, rows); });
       this.#room[slot] = 0;
+      set.shrink(slot, rows);
       freed += set.layout.pagesBetween(set.rows[slot]!, before);
       return true;
     });
@@ -626,19 +613,6 @@ export class WindowSets {
         if (set.hasRoom(slot, length[slot]!) && set.first[slot]! <= set.layout.firstRow(length[slot]!)) continue;
         throw createError('KV_INTERNAL', { problem: 'a window is not mapped', what: slot, howMany: set.rows[slot]! });
       }
-    }
-  }
-
-  /** After a call of the addon: a slot that the driver has ruined in one set is out of service in all. */
-  #watch(set: WindowSet, work: () => void): void {
-    try {
-      work();
-    } catch (error) {
-      set.isQuarantined.forEach((isQuarantined, slot) => {
-        if (isQuarantined === 1) this.#slots.withdraw(slot);
-      });
-      this.#room.fill(0);
-      throw error;
     }
   }
 }

@@ -48,8 +48,9 @@ export interface NativeCacheOptions {
    * where it is closed.
    */
   readonly mapper: boolean | NativeCache;
-  /** Host: numbers of the tensors, which a write names on stderr where it hits no memory. */
+  /** Host: numbers of the tensors, and of the layer set, which a write names on stderr where it hits no memory. */
   readonly faultNames?: Float64Array;
+  readonly faultSet?: number;
 }
 
 export interface NativeCacheCounters {

@@ -151,7 +151,7 @@ export class CachedTexts {
     if (tiers !== undefined && !isForgetting) {
       const isText = text.every((token) => token >= 0);
       return selection !== undefined && isText
-        ? tiers.selections.texts.find({ domain, text, signal: how.signal, selection })
+        ? tiers.selections.find({ domain, text, signal: how.signal, selection })
         : tiers.promote({ domain, text, ...how });
     }
     this.#cached.flushCommits();

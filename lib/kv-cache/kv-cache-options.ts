@@ -13,7 +13,7 @@ import type { ModelShape } from '../layout/model-shape.js';
 import { adaptive, evictionPolicies, type EvictionPolicyFactory } from '../prefix/index.js';
 import { sideTensorsField, type SideTensorShapes } from '../side/side-tensor-options.js';
 import { importanceField, type ImportanceOptions } from '../tiers/selection/probes.js';
-import { checkTierNames, checkTierOrder, tierField } from '../tiers/tier-field.js';
+import { checkTierNames, checkTierOrder, tierField } from '../tiers/tier.js';
 import type { Tier } from '../tiers/tier.js';
 import { blockTokensField, defaultBlockTokens } from './prefix-block-keys.js';
 

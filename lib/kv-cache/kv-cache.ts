@@ -151,7 +151,7 @@ export class KvCache {
       read.needs === undefined ? side.everything : side.names.bitsOf('KvCache.acquire', 'needs', read.needs);
     const prompt = this.prefixes.promptOf(read);
     const selected = prompt === undefined ? undefined : read.selected;
-    if (selected !== undefined) this.#parts.tiers!.selections.texts.check(selected, prompt!);
+    if (selected !== undefined) this.#parts.tiers!.selections.check(selected, prompt!);
     const admitted = leases.acquire({
       promptTokens, isEarmarked: reserve === 'prompt' && promptTokens > 0, tenant: memory.tenantNumber(tenant), prompt,
       needs, stream,

@@ -85,7 +85,8 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
     });
     const slots = new Slots(inner, fences, read.slots);
     const memories = inner.sets.map((set, index) => {
-      const { rows, isQuarantined } = index === 0 ? slots : newRows(layout.slots);
+      const isQuarantined = slots.quarantines[index]!;
+      const rows = index === 0 ? slots.rows : new Int32Array(layout.slots);
       const first = new Int32Array(index === 0 ? 0 : layout.slots);
       const native = openNative(pool, layout, set, { rows, isQuarantined, first }, read, natives[0]);
       natives.push(native);
@@ -137,10 +138,6 @@ interface SetMemory {
   readonly first: Int32Array;
   readonly rows: Int32Array;
   readonly isQuarantined: Uint8Array;
-}
-
-function newRows(slots: number): { readonly rows: Int32Array; readonly isQuarantined: Uint8Array } {
-  return { rows: new Int32Array(slots), isQuarantined: new Uint8Array(slots) };
 }
 
 /** Closes them. Idempotent; after a failure of the driver call it again. Refers to nothing else, not to the cache. */
@@ -240,6 +237,7 @@ function openNative(
   const options = {
     pageBytes, slots, maxTokens, scrub: read.scrub !== 'off', mapper: read.mapper === 'background' ? mapper ?? true : false,
     faultNames: Float64Array.from(process.env['VKV_DEBUG'] && pool.driver.kind === 'host' ? set.tensors : []),
+    faultSet: layout.sets.indexOf(set),
     tokenBytes: Float64Array.from(reservations, ({ tokenBytes }) => tokenBytes),
     tensors: Float64Array.from(set.tensors.map((index) => layout.tensors[index]!).flatMap(
       ({ reservation, offsetBytes, tokenBytes }) => [reservation - first, offsetBytes, tokenBytes])),

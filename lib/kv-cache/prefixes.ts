@@ -15,7 +15,7 @@ import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PromptEncoder, PromptItem } from '../prefix/prompt-encoder.js';
 import type { Tokens } from '../prefix/prompt-tokens.js';
 import { EncoderCache } from '../side/encoder-cache.js';
-import { BlockKeys } from '../tiers/block-keys.js';
+import { BlockKeys } from '../tiers/block-record.js';
 import type { CacheTiers } from '../tiers/cache-tiers.js';
 import type { Promotion } from '../tiers/promotion.js';
 import { selectionField, type SelectionOptions } from '../tiers/selection/selected-text.js';

@@ -193,6 +193,22 @@ export function setOfLayers(sets: readonly ReadLayerSet[], count: number): reado
   });
 }
 
+/** The layer sets of a model by what each layer's tokens see: `tokens` are those of its window or its chunk. */
+export function layerSetsOf(
+  seen: readonly { readonly kind: 'full' | 'window' | 'chunk'; readonly tokens: number }[],
+): LayerSetShape[] {
+  const layersOf = new Map<string, number[]>();
+  seen.forEach(({ kind, tokens }, layer) => {
+    const key = `${kind} ${tokens}`;
+    layersOf.set(key, [...layersOf.get(key) ?? [], layer]);
+  });
+  return [...layersOf.values()].map((layers): LayerSetShape => {
+    const { kind, tokens } = seen[layers[0]!]!;
+    if (kind === 'full') return { kind, layers };
+    return kind === 'window' ? { kind, layers, windowTokens: tokens } : { kind, layers, chunkTokens: tokens };
+  });
+}
+
 function secondFullSet(first: number, second: number): Error {
   return createError('KV_INVALID_OPTION', {
     reason: 'range', owner: 'model', option: `layerSets[${second}].kind`, received: 'full',

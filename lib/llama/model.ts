@@ -1,14 +1,15 @@
 // LlamaModel: a model's config, weights and arithmetic, loaded once; engines over different caches may share it, on the CPU and
 // on devices, where its weights are copied once for all engines. It has the model shape for a cache.
 
-import { DenseKernels, type DenseKernelsOptions, type Driver, type Dtype, type LayerSetShape, type ModelShape } from '../index.js';
+import { DenseKernels, type DenseKernelsOptions, type Driver, type Dtype, type ModelShape } from '../index.js';
 import { kernelsOf } from '../kernels/load-kernels.js';
 
 import { dtypes } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { abortSignal, boolean, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
 import { arithmeticFields } from '../kernels/dense/dense-options.js';
-import type { LayerAttention, LlamaConfig } from './config.js';
+import { layerSetsOf } from '../layout/layer-set-shape.js';
+import type { LlamaConfig } from './config.js';
 import { loadModel, LoadedModel, loadOnThread, type WeightKind } from './load-model.js';
 import { DevicePlace, HostPlace, type LlamaPlace } from './place.js';
 import { RotaryTables } from './rotary-table.js';
@@ -146,19 +147,4 @@ export class LlamaModel implements LlamaPlace {
     const shape = { layers, kvHeads, headDim, dtype, identity: this.#identity };
     return slides && this.config.layerAttention !== undefined ? { ...shape, layerSets: layerSetsOf(this.config.layerAttention) } : shape;
   }
-}
-
-/** Layers that see the same part of a text are one set. */
-function layerSetsOf(attention: readonly LayerAttention[]): LayerSetShape[] {
-  const sets = new Map<string, { readonly kind: LayerAttention['kind']; readonly tokens: number; readonly layers: number[] }>();
-  attention.forEach(({ kind, tokens }, layer) => {
-    const key = `${kind} ${tokens}`;
-    const set = sets.get(key) ?? { kind, tokens, layers: [] };
-    sets.set(key, set);
-    set.layers.push(layer);
-  });
-  return [...sets.values()].map(({ kind, tokens, layers }): LayerSetShape => {
-    if (kind === 'full') return { kind, layers };
-    return kind === 'window' ? { kind, layers, windowTokens: tokens } : { kind, layers, chunkTokens: tokens };
-  });
 }

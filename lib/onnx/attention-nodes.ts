@@ -3,7 +3,8 @@
 
 import { formatList } from '../base/format.js';
 import { modelError } from '../llama/model-error.js';
-import type { OnnxGraph, OnnxNode, OnnxValue } from './graph.js';
+import { headsBehind, pastBefore, productBehind, scoresBefore, type Paths } from './attention-paths.js';
+import { makersOf, type OnnxGraph, type OnnxNode, type OnnxValue } from './graph.js';
 
 /** One layer's attention. Names of values; '' where there is none. */
 export interface AttentionNode {
@@ -35,30 +36,46 @@ export interface AttentionNode {
   readonly type: number;
   /** Inputs of the graph that the node alone may read. */
   readonly past: readonly string[];
+  /** Outputs of the graph that are the past with the new tokens. */
+  readonly present: readonly string[];
+  /** Whether queries, keys, values and the output are [batch, heads, tokens, dim]. Default: [batch, tokens, heads · dim]. */
+  readonly hasHeadsFirst?: boolean;
+  /** Of attention in several nodes: what shows by computing what they do (UnfusedAttention). */
+  readonly unfused?: {
+    /** The products, before a mask is added; '': scale and softcap are known. */
+    readonly scores: string;
+  };
 }
 
-interface Found {
-  readonly graph: OnnxGraph;
+/** A node that attention may end with. */
+interface Found extends Paths {
   readonly node: OnnxNode;
+  /** The error for a node that cannot be computed. */
   readonly refuse: (problem: string) => Error;
 }
 
 /** The attention with a past in a graph, layer by layer. Throws KV_MODEL_INVALID, which names the node that cannot be computed. */
 export function attentionNodes(graph: OnnxGraph, source: string): AttentionNode[] {
+  const makers = makersOf(graph);
   return graph.nodes.flatMap((node) => {
     const read = forms[`${node.domain}.${node.operator}`];
-    if (read === undefined) return [];
-    const refuse = (problem: string): Error => modelError(`${source}: the node ${nodeText(node)} ${problem}. Export the model without it.`);
-    return [read({ graph, node, refuse })];
+    const layer = read?.({ graph, makers, node, refuse: refusalOf(node, source) });
+    return layer === undefined ? [] : [layer];
   });
 }
+
+/** The error for a node that cannot be computed. */
+export const refusalOf = (node: OnnxNode, source: string) => (problem: string): Error =>
+  modelError(`${source}: the node ${nodeText(node)} ${problem}. Export the model without it.`);
 
 /** `"name" (Operator)`. */
 export const nodeText = ({ name, operator }: OnnxNode): string => `${JSON.stringify(name)} (${operator})`;
 
-const forms: Readonly<Record<string, (found: Found) => AttentionNode>> = {
+const forms: Readonly<Record<string, (found: Found) => AttentionNode | undefined>> = {
   'com.microsoft.GroupQueryAttention': readGrouped,
   'com.microsoft.MultiHeadAttention': readMultiHead,
+  '.Attention': readStandard,
+  '.Softmax': readSoftmax,
 };
 
 function readGrouped({ graph, node, refuse }: Found): AttentionNode {
@@ -77,7 +94,7 @@ function readGrouped({ graph, node, refuse }: Found): AttentionNode {
     node, queries: queries!, keys: keys!, values: values!, output: node.outputs[0] ?? '', sinks: sinks!,
     cosines: hasRotary ? cosines! : '', sines: hasRotary ? sines! : '', areNeighbours: integers('rotary_interleaved') === 1,
     heads, kvHeads, dim, valueDim, scale: floats.get('scale')?.float ?? 0, window: Math.max(0, integers('local_window_size')),
-    softcap: floats.get('softcap')?.float ?? 0, hasSmoothSoftmax: integers('smooth_softmax') === 1, mask: mask!, type, past: [pastKeys!, pastValues!],
+    softcap: floats.get('softcap')?.float ?? 0, hasSmoothSoftmax: integers('smooth_softmax') === 1, mask: mask!, type, past: [pastKeys!, pastValues!], present: node.outputs.slice(1),
   };
 }
 
@@ -95,7 +112,57 @@ function readMultiHead({ graph, node, refuse }: Found): AttentionNode {
   return {
     node, queries: queries!, keys: keys!, values: values!, output: node.outputs[0] ?? '', sinks: '', cosines: '', sines: '', areNeighbours: false,
     heads, kvHeads: heads, dim, valueDim, scale: node.attributes.get('scale')?.float ?? 0, window: 0, softcap: 0, hasSmoothSoftmax: false,
-    mask: mask!, type, past: [pastKeys!, pastValues!],
+    mask: mask!, type, past: [pastKeys!, pastValues!], present: node.outputs.slice(1),
+  };
+}
+
+/** `Attention` of ai.onnx (opset 23). Exporters without one node for it put the past before K and V by nodes of their own. */
+function readStandard({ graph, makers, node, refuse }: Found): AttentionNode {
+  const [queries, keys, values, mask, pastKeys, pastValues, lengths] = optional(node, 7);
+  const integers = readAttributes(node, refuse, ['is_causal', 'q_num_heads', 'kv_num_heads', 'softmax_precision', 'qk_matmul_output_mode']);
+  if (lengths !== '') throw refuse('takes lengths of padded keys');
+  if ((node.outputs[3] ?? '') !== '') throw refuse('gives its scores as an output');
+  if (mask === '' && integers('is_causal') !== 1) throw refuse('lets tokens see the tokens after them');
+  const hasHeadsFirst = integers('q_num_heads') === 0;
+  const apart = pastKeys === '' ? [keys!, values!].map((name) => pastBefore(name, { graph, makers })) : [];
+  const [keyParts, valueParts] = apart;
+  const past = keyParts && valueParts ? [keyParts.past, valueParts.past] : [pastKeys!, pastValues!];
+  const kvHeads = kvHeadsOf(graph, past[0]!, refuse);
+  const { dim, type } = pastOf(graph, past[0]!, kvHeads, refuse);
+  const { dim: valueDim } = pastOf(graph, past[1]!, kvHeads, refuse);
+  const output = node.outputs[0] ?? '';
+  const heads = hasHeadsFirst ? headsBehind(output, valueDim, { graph, makers }) : integers('q_num_heads');
+  if (heads === undefined) throw refuse('does not say how many heads its queries have');
+  return {
+    node, queries: queries!, keys: keyParts?.added ?? keys!, values: valueParts?.added ?? values!, output, sinks: '', cosines: '', sines: '',
+    areNeighbours: false, heads, kvHeads, dim, valueDim, scale: node.attributes.get('scale')?.float ?? 0, window: 0,
+    softcap: node.attributes.get('softcap')?.float ?? 0, hasSmoothSoftmax: false, mask: mask!, type, past,
+    present: keyParts && valueParts ? [keyParts.present, valueParts.present] : node.outputs.slice(1), hasHeadsFirst,
+    ...keyParts && valueParts ? { unfused: { scores: '' } } : {},
+  };
+}
+
+/** Attention of a Softmax whose weights go to values with a past; undefined for another Softmax. */
+function readSoftmax({ graph, makers, node, refuse }: Found): AttentionNode | undefined {
+  const paths = { graph, makers };
+  const product = productBehind(node.outputs[0] ?? '', paths);
+  const values = product && pastBefore(product.inputs[1] ?? '', paths);
+  if (product === undefined || values === undefined) return undefined;
+  const found = scoresBefore(node.inputs[0] ?? '', paths);
+  if (found === undefined) throw refuse('takes scores that are no products of Q and of K with its past, scaled, with a mask added');
+  const { queries, keys, scores, masks } = found;
+  if (masks.length === 0) throw refuse('lets tokens see the tokens after them: nothing is added to its scores');
+  if (masks.length > 1) throw refuse('takes scores to which more than one mask is added');
+  const kvHeads = kvHeadsOf(graph, keys.past, refuse);
+  const { dim, type } = pastOf(graph, keys.past, kvHeads, refuse);
+  const { dim: valueDim } = pastOf(graph, values.past, kvHeads, refuse);
+  const output = product.outputs[0] ?? '';
+  const heads = headsBehind(output, valueDim, paths);
+  if (heads === undefined) throw refuse('does not say how many heads its queries have');
+  return {
+    node: product, queries, keys: keys.added, values: values.added, output, sinks: '', cosines: '', sines: '', areNeighbours: false,
+    heads, kvHeads, dim, valueDim, scale: 0, window: 0, softcap: 0, hasSmoothSoftmax: false, mask: masks[0]!, type,
+    past: [keys.past, values.past], present: [keys.present, values.present], hasHeadsFirst: true, unfused: { scores },
   };
 }
 
@@ -111,6 +178,13 @@ function readAttributes(node: OnnxNode, refuse: Found['refuse'], known: readonly
     !known.includes(name) && !harmless.includes(name) && (integer !== 0 || float !== 0));
   if (others.length > 0) throw refuse(`has ${formatList(others.map(([name]) => `\`${name}\``), 'and')}`);
   return (name) => node.attributes.get(name)?.integer ?? 0;
+}
+
+/** The heads of a past [batch, heads, tokens, dim]. */
+function kvHeadsOf({ inputs }: OnnxGraph, name: string, refuse: Found['refuse']): number {
+  const heads = inputs.find((input) => input.name === name)?.dims?.[1];
+  if (name !== '' && typeof heads === 'string') throw refuse(`has a past ${JSON.stringify(name)} whose heads are not said`);
+  return typeof heads === 'number' ? heads : 1;
 }
 
 /** The head dim of a past [batch, heads, tokens, dim]. */

@@ -43,8 +43,8 @@ export function planDecoder(bytes: Uint8Array, source: string): DecoderPlan {
   const graph = readGraph(bytes, source);
   const layers = attentionNodes(graph, source);
   if (layers.length === 0) {
-    throw modelError(`${source} has no attention with a past that is known: GroupQueryAttention, or MultiHeadAttention with ` +
-      '`past_key` and `past_value`. Export it with one, by onnxruntime-genai\'s model builder for example.');
+    throw modelError(`${source} has no attention with a past that is known: GroupQueryAttention, MultiHeadAttention, Attention, or ` +
+      'a Softmax of products with a past. Export it with one, by onnxruntime-genai\'s model builder for example.');
   }
   const types = new Set(layers.map(({ type }) => type));
   const [type] = types;
@@ -58,8 +58,8 @@ export function planDecoder(bytes: Uint8Array, source: string): DecoderPlan {
 export function writeDecoder({ graph, source, layers }: DecoderPlan, windows: ReadonlyMap<string, number>): DecoderGraph {
   const logits = graph.outputs.find(({ name }) => name === 'logits');
   if (logits?.dims?.length !== 3) throw modelError(`${source} has no output "logits" of three dimensions. Export it as a decoder with a past.`);
-  const attention = new Map(layers.map((layer, index) => [layer.node, attentionNode(layer, index, windows.get(layer.mask) ?? 0)]));
-  let nodes = graph.nodes.map((node) => attention.get(node) ?? node);
+  const attention = new Map(layers.map((layer, index) => [layer.node, attentionNodesOf(layer, index, windows.get(layer.mask) ?? 0)]));
+  let nodes = graph.nodes.flatMap((node) => attention.get(node) ?? [node]);
   const head = headOf(graph);
   nodes = head === undefined ? gatherAfter(nodes) : gatherBefore(nodes, head);
   if (logits.type !== elements.float32) nodes = castLogits(nodes);
@@ -81,6 +81,18 @@ export function writeDecoder({ graph, source, layers }: DecoderPlan, windows: Re
 
 /** The smaller of two windows, where 0 is none. */
 const narrowest = (a: number, b: number): number => (a === 0 || b === 0 ? Math.max(a, b) : Math.min(a, b));
+
+/** The cache's attention in a layer's place. Its rows are tokens: what has heads first is turned. */
+function attentionNodesOf(layer: AttentionNode, index: number, maskWindow: number): OnnxNode[] {
+  if (!layer.hasHeadsFirst) return [attentionNode(layer, index, maskWindow)];
+  const turned = (from: string, to: string): OnnxNode =>
+    makeNode({ name: `virtualkv_turn_${to}`, operator: 'Transpose', inputs: [from], outputs: [to], integers: { perm: [0, 2, 1, 3] } });
+  const [queries, keys, values, output] = ['queries', 'keys', 'values', 'output'].map((name) => `virtualkv_${name}_${index}`) as [string, string, string, string];
+  return [
+    turned(layer.queries, queries), turned(layer.keys, keys), turned(layer.values, values),
+    attentionNode({ ...layer, queries, keys, values, output }, index, maskWindow), turned(output, layer.output),
+  ];
+}
 
 function attentionNode(layer: AttentionNode, index: number, maskWindow: number): OnnxNode {
   const { node, queries, keys, values, output, sinks, cosines, sines } = layer;

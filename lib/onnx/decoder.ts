@@ -7,9 +7,10 @@ import { readFile } from 'node:fs/promises';
 
 import type { Dtype } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
-import { integer, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
+import { boolean, integer, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
 import type { KvCache, ModelShape } from '../index.js';
 import { attendable } from '../kernels/kernel-layers.js';
+import { layerSetsOf } from '../layout/layer-set-shape.js';
 import { modelError } from '../llama/model-error.js';
 import { maskWindows } from './causal-mask.js';
 import { planDecoder, writeDecoder, type DecoderGraph, type DecoderPlan } from './decoder-graph.js';
@@ -17,6 +18,7 @@ import { OnnxEngine } from './engine.js';
 import { graphDigest } from './graph-digest.js';
 import { findLibrary } from './library.js';
 import { OnnxSession } from './session.js';
+import { measureUnfused } from './unfused-attention.js';
 
 /** Options of `OnnxDecoder.open`. */
 export interface OnnxDecoderOptions {
@@ -30,6 +32,11 @@ export interface OnnxDecoderOptions {
 export interface OnnxModelOptions {
   /** Type of K and V in the cache: `float32`, `float16` or `bfloat16`. Default: the graph's. */
   readonly dtype?: Dtype | undefined;
+  /**
+   * Whether layers with windows let go of what no token sees any more (docs/layer-sets.md); the cache then needs `prefixCache: 'off'`.
+   * Default false: every layer keeps all tokens.
+   */
+  readonly slides?: boolean | undefined;
 }
 
 /** Where and how a graph is computed. @internal */
@@ -79,7 +86,8 @@ export class OnnxDecoder {
   }
 
   /** Opens a graph that was read. Rejects as `open`. @internal */
-  static async openPlan(plan: DecoderPlan, { library, folder, threads }: OnnxPlace): Promise<OnnxDecoder> {
+  static async openPlan(read: DecoderPlan, { library, folder, threads }: OnnxPlace): Promise<OnnxDecoder> {
+    const plan = { ...read, layers: await measureUnfused(read, { library, folder }) };
     const graph = writeDecoder(plan, await maskWindows(plan, { library, folder }));
     const identity = graphDigest(plan.graph, folder);
     const ownThreads = threads || availableParallelism();
@@ -97,7 +105,9 @@ export class OnnxDecoder {
    * KV_UNKNOWN_OPTION, KV_INVALID_OPTION.
    */
   model(options: OnnxModelOptions = {}): ModelShape {
-    const { dtype } = readOptions('OnnxDecoder.model', options, { dtype: withDefault(oneOf(attendable), this.#graph.dtype) });
+    const { dtype, slides } = readOptions('OnnxDecoder.model', options, {
+      dtype: withDefault(oneOf(attendable), this.#graph.dtype), slides: withDefault(boolean, false),
+    });
     const { layers } = this.#graph;
     const [first] = layers;
     const areAlike = layers.every(({ kvHeads, dim, valueDim }) => kvHeads === first!.kvHeads && dim === first!.dim && valueDim === first!.valueDim);
@@ -105,6 +115,9 @@ export class OnnxDecoder {
       layers: layers.length, kvHeads: first!.kvHeads, headDim: first!.dim, valueHeadDim: first!.valueDim, dtype,
       identity: this.#identity,
       ...areAlike ? {} : { layerShapes: layers.map(({ kvHeads, dim, valueDim }) => ({ kvHeads, headDim: dim, valueHeadDim: valueDim })) },
+      ...slides && layers.some(({ window }) => window > 0) ? {
+        layerSets: layerSetsOf(layers.map(({ window }) => ({ kind: window > 0 ? 'window' : 'full', tokens: window }))),
+      } : {},
     };
   }
 

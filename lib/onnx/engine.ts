@@ -129,8 +129,12 @@ function checkShape({ layers, maxTokens }: DecoderGraph, { tensors, driver, layo
   const open = 'Open it with `model: decoder.model()`.';
   const shape = `one of the graph's shape, ${formatCount('layer', layers.length)}`;
   if (tensors.length !== 2 * layers.length || tensors[0]!.layer !== 0) refuse(shape, `one of ${formatCount('tensor', tensors.length)}`, open);
-  const sliding = layout.sets.find(({ kind }) => kind !== 'full');
-  if (sliding !== undefined) refuse('one whose layers keep all tokens', `one with a layer set of kind ${sliding.kind}`, open);
+  layers.forEach(({ window }, layer) => {
+    const { kind, windowTokens = 0 } = layout.sets.find((set) => set.layers.includes(layer))!;
+    if (kind === 'full' || (window > 0 && window <= windowTokens)) return;
+    const kept = window === 0 ? 'all tokens' : `the last ${formatCount('token', window)}`;
+    refuse(`one that keeps ${kept} of layer ${layer}`, `one with that layer in a layer set of kind ${kind}`, open);
+  });
   for (const { layer, role, heads, dim, dtype } of tensors) {
     const { kvHeads, dim: keyDim, valueDim } = layers[layer]!;
     if (role === 'latent' || !attendable.includes(dtype)) refuse(`one of K and V in ${attendable.join(', ')}`, `one of ${role === 'latent' ? 'latent attention' : dtype}`, open);

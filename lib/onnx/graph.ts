@@ -181,26 +181,29 @@ function readDims(shape: Uint8Array): (number | string)[] {
   return dims;
 }
 
-/** What a node is made of. Integers and floats are told apart by where they stand. */
+/** What a node is made of. Integers, also lists of them, and floats are told apart by where they stand. */
 export interface NewNode {
   readonly name: string;
   readonly operator: string;
   readonly domain?: string;
   readonly inputs: readonly string[];
   readonly outputs: readonly string[];
-  readonly integers?: Readonly<Record<string, number>>;
+  readonly integers?: Readonly<Record<string, number | readonly number[]>>;
   readonly floats?: Readonly<Record<string, number>>;
 }
 
 export function makeNode({ name, operator, domain = '', inputs, outputs, integers = {}, floats = {} }: NewNode): OnnxNode {
   const raw = joinBytes([
     ...inputs.map((input) => textField(1, input)), ...outputs.map((output) => textField(2, output)), textField(3, name), textField(4, operator),
-    ...Object.entries(integers).map(([key, value]) => bytesField(5, textField(1, key), integerField(3, value), integerField(20, 2))),
+    ...Object.entries(integers).map(([key, value]) => bytesField(5, textField(1, key), ...integerFields(value))),
     ...Object.entries(floats).map(([key, value]) => bytesField(5, textField(1, key), floatField(2, value), integerField(20, 1))),
     textField(7, domain),
   ]);
   return readNode(raw, 0);
 }
+
+const integerFields = (value: number | readonly number[]): Uint8Array[] =>
+  (typeof value === 'number' ? [integerField(3, value), integerField(20, 2)] : [...value.map((one) => integerField(8, one)), integerField(20, 7)]);
 
 /** The same node with other inputs or outputs. */
 export function renamed(node: OnnxNode, names: ReadonlyMap<string, string>): OnnxNode {
@@ -220,10 +223,16 @@ export function makeValue(name: string, type: number, dims: readonly (number | s
   return { name, type, dims, raw };
 }
 
-/** The nodes that some values need, in the graph's order, and all that they read. */
-export function neededFor(names: readonly string[], { nodes }: Pick<OnnxGraph, 'nodes'>): { readonly nodes: readonly OnnxNode[]; readonly values: ReadonlySet<string> } {
+/** What makes each value. */
+export function makersOf({ nodes }: Pick<OnnxGraph, 'nodes'>): ReadonlyMap<string, OnnxNode> {
   const makers = new Map<string, OnnxNode>();
   for (const node of nodes) for (const output of node.outputs) if (output !== '') makers.set(output, node);
+  return makers;
+}
+
+/** The nodes that some values need, in the graph's order, and all that they read. */
+export function neededFor(names: readonly string[], { nodes }: Pick<OnnxGraph, 'nodes'>): { readonly nodes: readonly OnnxNode[]; readonly values: ReadonlySet<string> } {
+  const makers = makersOf({ nodes });
   const values = new Set(names);
   const needed = new Set<OnnxNode>();
   for (const name of values) { // a set's iteration comes to what is added meanwhile

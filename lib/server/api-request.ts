@@ -33,6 +33,8 @@ export type ApiParameters = Omit<OptionsOf<typeof shared>, 'max_tokens'> & {
   readonly tools: ReadonlySet<string>;
   /** Calls of an answer at most. */
   readonly mostCalls: number;
+  /** Whether an answer is to be a call. */
+  readonly mustCall: boolean;
   /** Whether the prompt is a part of the answer. */
   readonly echo: boolean;
   /** Log-probabilities of the tokens, and of so many most likely ones; undefined: none. */
@@ -200,6 +202,7 @@ export function readChatRequest(body: Body, unknown: UnknownParameters | undefin
     parameters: {
       ...read, max_tokens: most ?? read.max_tokens, logprobs: logprobs ? best : undefined, echo: false,
       tools: new Set(offered.map(({ function: { name } }) => name)), mostCalls: isParallel ? Infinity : 1,
+      mustCall: choice === 'required' || typeof choice === 'object',
     },
   };
 }
@@ -210,7 +213,8 @@ export function readCompletionRequest(body: Body, unknown: UnknownParameters | u
     prompt: prompts, ...read
   } = readOptions('/v1/completions', knownOf(body, completionSpec, unknown), completionSpec);
   return {
-    prompt: { prompts }, parameters: { ...read, max_tokens: read.max_tokens ?? 16, tools: noTools, mostCalls: 0 },
+    prompt: { prompts },
+    parameters: { ...read, max_tokens: read.max_tokens ?? 16, tools: noTools, mostCalls: 0, mustCall: false },
   };
 }
 

@@ -2,7 +2,7 @@
 // functions that it calls. Text that may be the beginning of a tag, and calls, are held back until they are whole. For
 // one answer.
 
-import { taggedCall, wholeCalls, type ToolCall } from './tool-calls.js';
+import { begunCall, taggedCall, wholeCalls, type ToolCall } from './tool-calls.js';
 
 /** What came next. */
 export type ChatDelta =
@@ -17,6 +17,8 @@ export interface ChatTextOptions {
   readonly tools: ReadonlySet<string>;
   /** Calls of an answer at most. */
   readonly mostCalls: number;
+  /** Whether the answer was begun as a call: so it is one, whatever its arguments are. */
+  readonly mustCall: boolean;
 }
 
 const thinks = ['<think>', '</think>'] as const;
@@ -25,16 +27,18 @@ const calls = ['<tool_call>', '</tool_call>'] as const;
 export class ChatText {
   readonly #tools: ReadonlySet<string>;
   readonly #mostCalls: number;
+  readonly #mustCall: boolean;
   #state: 'start' | 'thinking' | 'answer' | 'saying' | 'calling' | 'whole';
   /** What is not parted yet. */
   #held = '';
   #calls = 0;
   #hasThought = false;
 
-  constructor({ isThinking, tools, mostCalls }: ChatTextOptions) {
+  constructor({ isThinking, tools, mostCalls, mustCall }: ChatTextOptions) {
     this.#state = isThinking ? 'thinking' : 'start';
     this.#tools = tools;
     this.#mostCalls = mostCalls;
+    this.#mustCall = mustCall;
   }
 
   /** Whether a function was called. */
@@ -57,7 +61,7 @@ export class ChatText {
     if (this.#state === 'thinking') return thought(held.trimEnd());
     if (this.#state === 'answer') return []; // blank lines behind what it thought
     if (this.#state === 'calling') return this.#called(held, `${calls[0]}${held}`);
-    const whole = this.#state === 'whole' ? wholeCalls(held, this.#tools) : undefined;
+    const whole = this.#state === 'whole' ? wholeCalls(held, this.#tools) ?? this.#begun(held) : undefined;
     if (whole !== undefined) return whole.flatMap((call) => this.#add(call));
     return this.hasCalls && held.trim() === '' ? [] : said(held);
   }
@@ -128,8 +132,14 @@ export class ChatText {
 
   /** A call, or its text where it is none. */
   #called(text: string, whole: string): ChatDelta[] {
-    const call = taggedCall(text);
+    const call = taggedCall(text) ?? this.#begun(text)?.[0];
     return call === undefined ? said(whole) : this.#add(call);
+  }
+
+  /** The call that the answer was begun with. */
+  #begun(text: string): readonly ToolCall[] | undefined {
+    const call = this.#mustCall && !this.hasCalls ? begunCall(text, this.#tools) : undefined;
+    return call && [call];
   }
 
   #add(call: ToolCall): ChatDelta[] {

@@ -34,6 +34,12 @@ export function jsonMembers(text: string): ReadonlyMap<string, string> | undefin
   return members;
 }
 
+/** The value that a text begins with, as far as it goes, without spaces around it. */
+export function firstValue(text: string): string {
+  const given = text.trimStart();
+  return given.slice(0, endOf(given, 0)).trimEnd();
+}
+
 /** The text of a string of JSON; undefined for another value. */
 export function jsonString(value: string | undefined): string | undefined {
   return value?.startsWith('"') === true ? JSON.parse(value) as string : undefined;

@@ -11,8 +11,11 @@ import { apiKeyField, type ApiKey } from './api-keys.js';
 
 /** What the server asks of a tokenizer beside its text. */
 export interface ServedEncodeOptions {
-  /** Special tokens that the text spells out must stay text. */
-  readonly specialTokens?: 'text';
+  /**
+   * What becomes of special tokens that the text spells out. `text`: they stay text, as in what clients send. `parse`:
+   * they are the tokens, as in `<tool_call>` before a call that was asked for.
+   */
+  readonly specialTokens?: 'text' | 'parse' | undefined;
   /** The client has left: a promise may reject. */
   readonly signal?: AbortSignal | undefined;
 }

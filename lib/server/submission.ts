@@ -6,6 +6,7 @@ import { formatCount, formatNumber } from '../base/format.js';
 import { Answer, type AnswerPart } from './answer.js';
 import { tenantOf, type ApiClient } from './api-keys.js';
 import type { ApiParameters, ApiRequest, CompletionKind, Conversation } from './api-request.js';
+import { beginningWith, CallOpenings } from './call-openings.js';
 import { ChatText } from './chat-text.js';
 import { Completion } from './completion.js';
 import { Logprobs } from './logprobs.js';
@@ -33,16 +34,20 @@ interface Started extends Asking {
   readonly choice: number;
   /** When its HTTP request had arrived. */
   readonly startMs: number;
+  /** [function, token] of a call that its answers must begin with; undefined: they need not. */
+  readonly openings: readonly (readonly number[])[] | undefined;
 }
 
 export class Submission {
   readonly #options: ReadServerOptions;
   readonly #sessions = new Sessions();
+  readonly #callOpenings: CallOpenings;
   /** Of requests whose prompts are being tokenized: they wait, too. */
   #tokenizedChoices = 0;
 
   constructor(options: ReadServerOptions) {
     this.#options = options;
+    this.#callOpenings = new CallOpenings(options.tokenizer);
   }
 
   /** Seconds after which a client that was turned away may find room: what the waiting requests take, from 1 to 60. */
@@ -64,8 +69,10 @@ export class Submission {
     const tokens = await this.#tokenize(prompts, parameters.n, signal);
     const letter = parameters.logprobs === undefined ? undefined : (await this.#encode('a', signal)).at(-1)!;
     const { tokenizer } = this.#options;
+    const openings = parameters.mustCall
+      ? await this.#callOpenings.of(parameters.tools, this.#hasBegunThinking(tokens[0]!)) : undefined;
     const requests = tokens.map(
-      (each, at) => this.#requestOf(each, parameters, { choice: at * parameters.n, startMs, ...asking }),
+      (each, at) => this.#requestOf(each, parameters, { choice: at * parameters.n, startMs, openings, ...asking }),
     );
     const echoes = parameters.echo ? await this.#echoes(prompts, requests) : [];
     const answers: Answer[] = [];
@@ -77,7 +84,7 @@ export class Submission {
           const chatText = kind === 'text' ? undefined
             : new ChatText({
               isThinking: this.#hasBegunThinking(request.tokens), tools: parameters.tools,
-              mostCalls: parameters.mostCalls,
+              mostCalls: parameters.mostCalls, mustCall: parameters.mustCall,
             });
           answers.push(new Answer({
             index: answers.length, stream, logprobs, chatText, echo: echoes[at], isEmpty: parameters.max_tokens === 0,
@@ -159,7 +166,7 @@ export class Submission {
   }
 
   /** The request of a prompt's answers. Throws KV_LENGTH_OUT_OF_RANGE. */
-  #requestOf(tokens: readonly number[], parameters: ApiParameters, { choice, startMs, signal, client }: Started): ServedRequest {
+  #requestOf(tokens: readonly number[], parameters: ApiParameters, { choice, startMs, openings, signal, client }: Started): ServedRequest {
     const { tokenizer, maxTokens, stopTokens: ends } = this.#options;
     const { cache_salt: salt, prompt_cache_key: key, session_hint: hint, min_tokens: minTokens } = parameters;
     const tenant = tenantOf(client, parameters.user);
@@ -167,12 +174,13 @@ export class Submission {
     const most = maxTokens - tokens.length + 1; // the last token is never fed back
     if (most < 1) throw createError('KV_LENGTH_OUT_OF_RANGE', { tokens: tokens.length, maxTokens });
     const stopTokens = [...parameters.ignore_eos ? [] : ends, ...parameters.stop_token_ids];
-    const sampler = samplerOf(parameters, choice);
+    const sampled = samplerOf(parameters, choice);
+    const late = minTokens > 0 ? withoutEarly(sampled, stopTokens, minTokens) : sampled;
     return {
       tokens, maxNewTokens: Math.min(Math.max(1, parameters.max_tokens ?? most), most), stopTokens, tokenizer,
       stopStrings: parameters.stop,
       logProbabilities: parameters.logprobs,
-      sampler: minTokens > 0 ? withoutEarly(sampler, stopTokens, minTokens) : sampler, tenant, salt, urgency,
+      sampler: openings === undefined ? late : beginningWith(late, openings), tenant, salt, urgency,
       signal, priority: this.#sessions.levelOf(tenant, key, hint), deadlineMs: this.#leftMs(parameters, startMs),
     };
   }

@@ -4,7 +4,7 @@
 
 import { randomInt } from 'node:crypto';
 
-import { jsonMembers, jsonString, jsonValues } from './json-values.js';
+import { firstValue, jsonMembers, jsonString, jsonValues } from './json-values.js';
 
 /** A call as OpenAI's API writes it. */
 export interface ToolCall {
@@ -28,14 +28,31 @@ export function wholeCalls(text: string, names: ReadonlySet<string>): readonly T
   return areCalls ? calls : undefined;
 }
 
+/**
+ * The call that an answer was begun with, whatever the model made of its arguments: these may be cut, or no JSON.
+ * Undefined: the answer ended before them.
+ */
+export function begunCall(text: string, names: ReadonlySet<string>): ToolCall | undefined {
+  for (const name of names) {
+    for (const word of ['arguments', 'parameters']) {
+      const opening = `{"name": ${JSON.stringify(name)}, "${word}":`;
+      const begun = text.trimStart();
+      if (begun.startsWith(opening)) return newCall(name, firstValue(begun.slice(opening.length)));
+    }
+  }
+  return undefined;
+}
+
 function callOf(object: string): ToolCall | undefined {
   const members = jsonMembers(object);
   const name = jsonString(members?.get('name'));
   if (members === undefined || name === undefined || name === '') return undefined;
   const given = members.get('arguments') ?? members.get('parameters') ?? 'null';
-  return {
-    id: newId(), type: 'function', function: { name, arguments: given === 'null' ? '{}' : jsonString(given) ?? given },
-  };
+  return newCall(name, given === 'null' ? '{}' : jsonString(given) ?? given);
+}
+
+function newCall(name: string, given: string): ToolCall {
+  return { id: newId(), type: 'function', function: { name, arguments: given } };
 }
 
 const letters = 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789';

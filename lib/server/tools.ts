@@ -1,5 +1,5 @@
 // The tools of a chat request: functions that the model may call. They go to the chat template, which says them to the
-// model in its own words; nothing forces the model to call one.
+// model in its own words; a call that must come is begun for it (call-openings.ts).
 
 import { createError } from '../base/errors.js';
 import { isOptionsObject, readArray, string, type Field } from '../base/options.js';
@@ -53,10 +53,15 @@ export const toolChoiceField: Field<ToolChoice> = (value, place) => {
 
 /**
  * The tools that the model is told of: none, all, or the one that is to be called. Throws KV_INVALID_OPTION where that
- * is not among them.
+ * is not among them, or where there is none to call.
  */
 export function offeredTools(tools: readonly Tool[], choice: ToolChoice, owner: string): readonly Tool[] {
   if (choice === 'none') return [];
+  if (choice === 'required' && tools.length === 0) {
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner, option: 'tool_choice', expected: "'none' or 'auto' without `tools`", received: choice,
+    });
+  }
   if (typeof choice === 'string') return tools;
   const { name } = choice.function;
   const chosen = tools.filter(({ function: called }) => called.name === name);

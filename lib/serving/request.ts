@@ -203,7 +203,7 @@ export function readRequest(
   checkSideNames(owner, read, sideTensors, prefix);
   checkSelection(owner, `${prefix}selection`, read, canSelect);
   if (read.selection !== undefined) {
-    cache?.prefixes.tiers?.selections.texts.checkRules(owner, `${prefix}selection`, read.selection);
+    cache?.prefixes.tiers?.selections.checkRules(owner, `${prefix}selection`, read.selection);
   }
   checkBias(owner, `${prefix}sampler`, read.sampler, vocabularyTokens);
   if (pieces === undefined && read.stopStrings.length > 0) {

@@ -1,6 +1,6 @@
 // LevelOrder: which block of a tier goes first: one of the lowest priority level, and within a level what an order of
-// its own says. A block counts with the level that it had when it was set last. Levels are few: each in use has an
-// order.
+// its own says: what is likely to return (ReuseOrder), or what is important (BlockRanking). A block counts with the
+// level that it had when it was set last. Levels are few: each in use has an order.
 
 import { ScoreHeap } from '../base/score-heap.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
@@ -23,51 +23,56 @@ export interface BlockOrder {
   refresh?(): void;
 }
 
+/** The blocks of one level. */
+interface Level {
+  readonly level: number;
+  readonly order: BlockOrder;
+  blocks: number;
+}
+
 export class LevelOrder {
   readonly #makeOrder: () => BlockOrder;
-  readonly #orders = new Map<number, BlockOrder>();
-  readonly #levels = new Map<StoredBlock, number>();
-  /** Blocks by level, of levels that have some; the lowest first. */
-  readonly #counts: { readonly level: number; blocks: number }[] = [];
+  readonly #levelOf = new Map<StoredBlock, number>();
+  /** Those that have blocks, the lowest first. */
+  readonly #levels: Level[] = [];
 
   constructor(makeOrder: () => BlockOrder) {
     this.#makeOrder = makeOrder;
   }
 
   has(block: StoredBlock): boolean {
-    return this.#levels.has(block);
+    return this.#levelOf.has(block);
   }
 
   /** The lowest level that has a block; undefined: there is none. */
   get lowest(): number | undefined {
-    return this.#counts[0]?.level;
+    return this.#levels[0]?.level;
   }
 
   /** Adds a block as the one used last, or makes it that. */
   set(block: StoredBlock): void {
-    const { level } = block;
-    if (this.#levels.get(block) !== level) {
+    const level = this.#at(block.level);
+    if (this.#levelOf.get(block) !== level.level) {
+      level.blocks += 1; // before it leaves the other one
       this.delete(block);
-      this.#levels.set(block, level);
-      this.#count(level, 1);
+      this.#levelOf.set(block, level.level);
     }
-    let order = this.#orders.get(level);
-    if (order === undefined) this.#orders.set(level, order = this.#makeOrder());
-    order.set(block);
+    level.order.set(block);
   }
 
   delete(block: StoredBlock): void {
-    const level = this.#levels.get(block);
-    if (level === undefined) return;
-    this.#orders.get(level)!.delete(block);
+    const name = this.#levelOf.get(block);
+    if (name === undefined) return;
+    const level = this.#at(name);
+    level.order.delete(block);
     this.#forget(block, level);
   }
 
   /** Takes out the block that goes first of those up to a level that `skips` does not say so of; undefined: none. */
   take(skips: (block: StoredBlock) => boolean, mostLevel: number): StoredBlock | undefined {
-    for (const { level } of this.#counts) {
-      if (level > mostLevel) break;
-      const block = this.#orders.get(level)!.take(skips);
+    for (const level of this.#levels) {
+      if (level.level > mostLevel) break;
+      const block = level.order.take(skips);
       if (block === undefined) continue;
       this.#forget(block, level);
       return block;
@@ -77,57 +82,31 @@ export class LevelOrder {
 
   /** Whether a block is worth more than some block that is there. */
   isAboveLowest(block: StoredBlock): boolean {
-    const { lowest } = this;
-    if (lowest === undefined || block.level !== lowest) return lowest !== undefined && block.level > lowest;
-    return this.#orders.get(lowest)!.isAboveLowest?.(block) ?? false;
+    const [lowest] = this.#levels;
+    if (lowest === undefined || block.level !== lowest.level) {
+      return lowest !== undefined && block.level > lowest.level;
+    }
+    return lowest.order.isAboveLowest?.(block) ?? false;
   }
 
   /** Ranks all blocks anew, where what they are worth changes by itself. */
   refresh(): void {
-    for (const order of this.#orders.values()) order.refresh?.();
+    for (const { order } of this.#levels) order.refresh?.();
   }
 
-  #forget(block: StoredBlock, level: number): void {
-    this.#levels.delete(block);
-    this.#count(level, -1);
+  #at(name: number): Level {
+    const place = this.#levels.findIndex(({ level }) => level >= name);
+    const found = this.#levels[place];
+    if (found?.level === name) return found;
+    const made = { level: name, order: this.#makeOrder(), blocks: 0 };
+    this.#levels.splice(place < 0 ? this.#levels.length : place, 0, made);
+    return made;
   }
 
-  #count(level: number, added: number): void {
-    const place = this.#counts.findIndex((count) => count.level >= level);
-    const count = this.#counts[place];
-    if (count?.level !== level) {
-      this.#counts.splice(place < 0 ? this.#counts.length : place, 0, { level, blocks: added });
-      return;
-    }
-    count.blocks += added;
-    if (count.blocks > 0) return;
-    this.#counts.splice(place, 1);
-    this.#orders.delete(level);
-  }
-}
-
-// RecentOrder: which block of a tier goes first: the one used longest ago.
-
-export class RecentOrder implements BlockOrder {
-  /** The one used longest ago first. */
-  readonly #blocks = new Set<StoredBlock>();
-
-  set(block: StoredBlock): void {
-    this.#blocks.delete(block);
-    this.#blocks.add(block);
-  }
-
-  delete(block: StoredBlock): void {
-    this.#blocks.delete(block);
-  }
-
-  take(skips: (block: StoredBlock) => boolean): StoredBlock | undefined {
-    for (const block of this.#blocks) {
-      if (skips(block)) continue;
-      this.#blocks.delete(block);
-      return block;
-    }
-    return undefined;
+  #forget(block: StoredBlock, level: Level): void {
+    this.#levelOf.delete(block);
+    level.blocks -= 1;
+    if (level.blocks === 0) this.#levels.splice(this.#levels.indexOf(level), 1);
   }
 }
 

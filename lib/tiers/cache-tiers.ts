@@ -6,7 +6,7 @@ import { formatCount } from '../base/format.js';
 import { number } from '../base/options.js';
 import type { PrefixDomain, TextScope } from '../prefix/domain.js';
 import type { CachedExtent, SelectedExtent } from '../prefix/eviction/eviction-policy.js';
-import type { LoadClock } from './load-estimate.js';
+import type { LoadClock } from './load-clock.js';
 import type { OpenTier } from './open-tier.js';
 import type { PlacedBlocks } from './placed-blocks.js';
 import { selectedOf } from './selection/importance-means.js';
@@ -33,6 +33,8 @@ export interface TiersAtWork {
   readonly demotions: Demotions;
   /** What comes up. */
   readonly promotions: Promotions;
+  /** What is made of the tokens that selections choose. */
+  readonly followers: ChoiceFollowers;
   /** What is given in part. */
   readonly selections: Selections;
 }
@@ -56,7 +58,7 @@ export class CacheTiers {
 
   /** @internal Opens the tiers. @param report Hears of failures that no call reports. */
   constructor(
-    { set, transfers, demotions, promotions, selections }: TiersAtWork, closeTimeoutMs: number,
+    { set, transfers, demotions, promotions, followers, selections }: TiersAtWork, closeTimeoutMs: number,
     report: (error: unknown) => void,
   ) {
     this.selections = selections;
@@ -64,7 +66,7 @@ export class CacheTiers {
     this.#transfers = transfers;
     this.#demotions = demotions;
     this.#promotions = promotions;
-    this.#followers = selections.followers;
+    this.#followers = followers;
     this.#places = new TextPlaces(set, promotions);
     this.#closeTimeoutMs = closeTimeoutMs;
     this.#report = report;

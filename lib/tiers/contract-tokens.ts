@@ -4,8 +4,7 @@
 import assert = require('node:assert/strict');
 
 import { Random } from '../base/random.js';
-import { digestOf, type MadeBlock } from './contract-blocks.js';
-import { readsExactly as getsExactly, stored, type ContractStore } from './contract-store.js';
+import { type ContractStore, digestOf, type MadeBlock, readsExactly as getsExactly, stored } from './contract-store.js';
 import type { Tier, TierTokens, TierTokensGet } from './tier.js';
 
 type TokenTier = Tier & Required<Pick<Tier, 'getTokens'>>;

@@ -1,14 +1,16 @@
 // diskTier: blocks in a disk store, a file each; what restarts and crashes leave is found again. The cache chooses what
 // goes.
 
-import { boolean, integer, oneOf, optional, readOptions, string, withDefault, type OptionsOf } from '../base/options.js';
-import { chunkBytesField, durabilities, maxChunkBytes, type Durability } from '../store/disk-store-options.js';
-import { DiskStore, nameBytes } from '../store/disk-store.js';
+import {
+  boolean, integer, oneOf, optional, type OptionsOf, readOptions, string, withDefault,
+} from '../base/options.js';
 import { usedHeaderBytes, wholePages } from '../store/block-header.js';
+import { chunkBytesField, durabilities, type Durability, maxChunkBytes } from '../store/disk-store-options.js';
+import { DiskStore, nameBytes } from '../store/disk-store.js';
 import type { NotStoredReason, ReadMiss } from '../store/store-block.js';
-import { tierInUse } from './tier-field.js';
-import type {
-  BlockRecord, GetMiss, PutRefusal, Tier, TierContext, TierGet, TierPut, TierRemoval, TierStatistics, TierTokens, TierTokensGet,
+import {
+  type BlockRecord, type GetMiss, type PutRefusal, type Tier, type TierContext, type TierGet, tierInUse, type TierPut,
+  type TierRemoval, type TierStatistics, type TierTokens, type TierTokensGet,
 } from './tier.js';
 
 /** Options of `diskTier`. */
@@ -29,8 +31,6 @@ export interface DiskTierOptions {
    * second time by this process, which spares the disk what never returns, and finds less. Default `all`.
    */
   readonly admit?: 'twice' | 'all' | undefined;
-  /** What stays where it is full: text that is likely to return, learnt from which did, or text used last. Default `adaptive`. */
-  readonly keeps?: 'adaptive' | 'recent' | undefined;
   /** Threads for reading and writing, 1 to 64. Default 8. */
   readonly threads?: number | undefined;
   /** Go around the system's page cache (O_DIRECT) where the file system can. Default true. */
@@ -52,7 +52,6 @@ const spec = {
   tenantBytes: optional(integer({ min: 4096 })),
   durability: withDefault(oneOf(durabilities), 'interval' as const),
   admit: withDefault(oneOf(['twice', 'all']), 'all'),
-  keeps: withDefault(oneOf(['adaptive', 'recent']), 'adaptive'),
   threads: optional(integer({ min: 1, max: 64 })),
   direct: withDefault(boolean, true),
   chunkBytes: withDefault(chunkBytesField, maxChunkBytes),
@@ -88,7 +87,6 @@ class DiskTier implements Tier {
   readonly capacityBytes: number;
   readonly tenantBytes: number | undefined;
   readonly admitAfter: number;
-  readonly keeps: 'adaptive' | 'recent';
   readonly chunkBytes: number;
   readonly #options: ReadOptions;
   #store: DiskStore | undefined;
@@ -99,7 +97,6 @@ class DiskTier implements Tier {
     this.name = options.name;
     this.tenantBytes = options.tenantBytes;
     this.capacityBytes = Math.floor(options.bytes * usableShare);
-    this.keeps = options.keeps;
     this.admitAfter = options.admit === 'twice' ? 2 : 1;
     this.chunkBytes = options.chunkBytes;
     this.#options = options;

@@ -3,11 +3,11 @@
 // tells how fast the tier is, and the request goes on with what the other tiers have.
 
 import type { PrefixDomain } from '../prefix/domain.js';
-import { FreeTime, type LoadClock, type PrefillRate } from './load-estimate.js';
+import { FreeTime, type LoadClock } from './load-clock.js';
+import { LoadDeadline, type PrefillRate } from './load-estimate.js';
 import type { OpenTier } from './open-tier.js';
-import type { TierSet } from './tier-set.js';
 import type { PromotionEnd, PromotionRequest } from './promotion.js';
-import { LoadDeadline } from './promotion-load.js';
+import type { TierSet } from './tier-set.js';
 
 /** Whose text it is, and what bounds the wait. */
 export type FindRequest = Pick<PromotionRequest, 'domain' | 'text' | 'isHint' | 'deadlineMs'>;
@@ -46,13 +46,13 @@ export class ForeignBlocks {
       // What it has may lead on to blocks that are known, and behind these there may be more.
       for (let missing = -1, from = this.#wholeBlocks(domain, text);
           from < keys.length && from !== missing; from = this.#wholeBlocks(domain, text)) {
-        if (!request.isHint && open.finds.passesBy()) {
+        if (!request.isHint && open.finds.isOwed && open.finds.passBy()) {
           unasked ??= 'recompute-cheaper';
           break;
         }
         const computeMs = this.#prefill.milliseconds(text.length - from * this.#tiers.keys.blockTokens);
-        const mostMs = LoadDeadline.findMs(request, open.finds.leastMs, computeMs) - waitedMs;
-        const found = await this.#ask(open, keys.slice(from), { mostMs, limit, clock });
+        const mostMs = LoadDeadline.findMs(request, open.finds, computeMs) - waitedMs;
+        const found = await ask(open, keys.slice(from), { mostMs, limit, clock });
         waitedMs += found.waitedMs;
         if (typeof found.blocks === 'string') unasked ??= found.blocks;
         if (typeof found.blocks === 'string' || found.blocks === 0) break;
@@ -61,39 +61,6 @@ export class ForeignBlocks {
       }
     }
     return unasked;
-  }
-
-  /**
-   * How many of these blocks the tier has. Where it has not said so in time its answer is owed, and tells how fast it
-   * is.
-   */
-  async #ask(
-    open: OpenTier, keys: readonly string[],
-    { mostMs, limit, clock }: { readonly mostMs: number; readonly limit: AbortSignal; readonly clock: LoadClock },
-  ): Promise<Found> {
-    const cancel = new AbortController();
-    const late = new AbortController();
-    const over = new Promise<undefined>((resolve) => {
-      for (const { signal } of [cancel, late]) {
-        signal.addEventListener('abort', () => { resolve(undefined); }, { once: true });
-      }
-    });
-    const abort = (): void => { cancel.abort(limit.reason); };
-    limit.addEventListener('abort', abort, { once: true });
-    if (limit.aborted) abort();
-    const loadDeadline = new LoadDeadline(late, clock);
-    if (mostMs > 0) loadDeadline.last(mostMs);
-    else late.abort();
-    try {
-      const answer = open.find(keys, cancel.signal).then((blocks) => blocks ?? 'unreachable');
-      const blocks = await Promise.race([answer, over]);
-      const waitedMs = loadDeadline.end();
-      if (blocks !== undefined) open.finds.answered(waitedMs);
-      else if (!cancel.signal.aborted) measureFind(open, answer, waitedMs, clock);
-      return { blocks: blocks ?? 'recompute-cheaper', waitedMs };
-    } finally {
-      limit.removeEventListener('abort', abort);
-    }
   }
 
   /** Whole blocks from the text's start that some tier has. */
@@ -115,12 +82,45 @@ export class ForeignBlocks {
   }
 }
 
-/** Measures a tier by an answer that no request waits for any more. */
-function measureFind({ finds }: OpenTier, answer: Promise<unknown>, waitedMs: number, clock: LoadClock): void {
-  const time = new FreeTime(clock, waitedMs, false);
-  const over = finds.owes();
-  void answer.then(() => {
-    over();
-    finds.answered(time.end());
+/**
+ * How many of these blocks the tier has. Where it has not said so in time its answer is owed, and tells how fast it is.
+ */
+async function ask(
+  open: OpenTier, keys: readonly string[],
+  { mostMs, limit, clock }: { readonly mostMs: number; readonly limit: AbortSignal; readonly clock: LoadClock },
+): Promise<Found> {
+  const [taken, late] = [new AbortController(), new AbortController()]; // taken back, or not waited for
+  const takeBack = (): void => { taken.abort(limit.reason); };
+  limit.addEventListener('abort', takeBack, { once: true });
+  if (limit.aborted) takeBack();
+  const loadDeadline = new LoadDeadline(late, clock);
+  if (mostMs > 0) loadDeadline.last(mostMs);
+  else late.abort();
+  try {
+    const answer = open.find(keys, taken.signal).then((blocks) => blocks ?? 'unreachable');
+    const blocks = await Promise.race([answer, aborted(taken.signal), aborted(late.signal)]);
+    const waitedMs = loadDeadline.end();
+    if (typeof blocks === 'number' || typeof blocks === 'string') {
+      open.finds.came(waitedMs);
+      return { blocks, waitedMs };
+    }
+    if (!taken.signal.aborted) {
+      const time = new FreeTime(clock, waitedMs, false);
+      const over = open.finds.owe(time);
+      void answer.then(() => {
+        over();
+        open.finds.came(time.end());
+      });
+    }
+    return { blocks: 'recompute-cheaper', waitedMs };
+  } finally {
+    limit.removeEventListener('abort', takeBack);
+  }
+}
+
+export function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    else signal.addEventListener('abort', () => { resolve(); }, { once: true });
   });
 }

@@ -4,10 +4,9 @@
 import { integer, oneOf, optional, readOptions, withDefault } from '../base/options.js';
 import { CheckedStripes } from './checked-stripes.js';
 import { HostMemory } from './host-memory.js';
-import { tierInUse } from './tier-field.js';
 import {
-  tierKeepings, type BlockRecord, type BorrowedBlock, type Tier, type TierContext, type TierGet, type TierKeeping,
-  type TierPut, type TierStatistics, type TierTokens, type TierTokensGet,
+  type BlockRecord, type BorrowedBlock, type Tier, type TierContext, type TierGet, tierInUse, type TierKeeping,
+  tierKeepings, type TierPut, type TierStatistics, type TierTokens, type TierTokensGet,
 } from './tier.js';
 
 /** Options of `hostTier`. */
@@ -21,9 +20,9 @@ export interface HostTierOptions {
   readonly tenantBytes?: number | undefined;
   /**
    * What stays where it is full: `adaptive`: text that is likely to return, learnt from which did, as the eviction
-   * policy of that name does; text used last (`recent`), used most often (`frequent`), or of the most important tokens
-   * × uses (`important`). Blocks of which selections read are brought here from slower tiers where they are worth more
-   * than what goes for them by that rule; with the first two once they are used again. Default `adaptive`.
+   * policy of that name does; `important`: that of the most important tokens × uses. Blocks of which selections read
+   * are brought here from slower tiers: with `adaptive` once they are used again, with `important` where they are worth
+   * more than what goes for them. Default `adaptive`.
    */
   readonly keeps?: TierKeeping | undefined;
 }

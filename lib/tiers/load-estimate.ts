@@ -1,23 +1,31 @@
 // LoadEstimate: how long a tier takes to load so many bytes, as measured while it works: a line through the latest
 // loads, whose height at nothing is the latency and whose slope the bandwidth; but not less than the first block of a
-// load takes, which loads of one size do not tell otherwise, nor than that for each so many blocks as are read at a
-// time. Old loads fade, so that a disk that becomes slow is found out. PrefillRate: how fast the engine computes. A
-// tier that is left alone because it was slow is tried again now and then. While a tier owes an answer that no request
-// waits for any more, it is left alone too; where nothing else is known of it, all that is known is how long that has
-// been.
+// load takes, nor than that for each so many blocks as are read at a time. Old loads fade, so that a disk that becomes
+// slow is found out. Answers: how soon a tier answers, and what it owes to requests that wait no more: while it does,
+// it is left alone, but for one request in some. PrefillRate: how fast the engine computes. LoadDeadline: how long a
+// request waits by all of these.
+
+import { FreeTime, type LoadClock } from './load-clock.js';
 
 /** Blocks of a load that are read at a time. */
 export const readsAtATime = 16;
 /** What remains of a load's weight when the next one is measured. */
 const fading = 0.9;
-/** Of so many of the latest loads the longest wait for an answer is known. */
-const lateLoads = 8;
-/** After so many refusals one load is tried all the same. */
-const retryAfter = 64;
+/** Of so many of the latest answers it is known how long they took. */
+const latest = 8;
+/** Of requests that leave a tier alone, one in so many does not. */
+const tryOneIn = 64;
 /** A load that is longer than all before by more than this factor is not refused for what they took. */
 const muchLonger = 4;
 /** Weight of the newest rate of the engine. */
 const newest = 0.2;
+/**
+ * Of the time that computing takes: what a request waits for an answer beyond what that took before, and for what
+ * others have stored.
+ */
+const share = 0.05;
+/** The same where neither the engine nor the tier was measured. */
+const firstAnswerMs = 250;
 
 /** Bytes that came, and how long they took. */
 export interface TimedBytes {
@@ -25,55 +33,83 @@ export interface TimedBytes {
   readonly milliseconds: number;
 }
 
-/** Reads that are under way, and how long they have been. */
+/** What is under way, and how long it has been. */
 export interface Awaited {
   readonly milliseconds: number;
 }
 
+/** How long the latest answers to one kind of question took, and those that no request waits for any more. */
+export class Answers {
+  /** Undefined: a load that had none. */
+  readonly #latestMs: (number | undefined)[] = [];
+  readonly #owed = new Set<Awaited>();
+  #passedBy = 0;
+
+  get knownMs(): readonly number[] {
+    return this.#latestMs.filter((ms) => ms !== undefined);
+  }
+
+  /** Whether one is owed. */
+  get isOwed(): boolean {
+    return this.#owed.size > 0;
+  }
+
+  /** How long the one that is owed longest has been; 0: none is. */
+  get owedMs(): number {
+    return Math.max(0, ...[...this.#owed].map(({ milliseconds }) => milliseconds));
+  }
+
+  came(milliseconds: number | undefined): void {
+    if (this.#latestMs.push(milliseconds) > latest) this.#latestMs.shift();
+  }
+
+  /** One is owed. Returns what is called when it has come. */
+  owe(answer: Awaited): () => void {
+    this.#owed.add(answer);
+    return () => { this.#owed.delete(answer); };
+  }
+
+  /** Whether a request leaves the tier alone: one in so many does not, unless more than one answer is owed. */
+  passBy(): boolean {
+    this.#passedBy += 1;
+    if (this.#passedBy < tryOneIn || this.#owed.size > 1) return true;
+    this.#passedBy = 0;
+    return false;
+  }
+
+  forget(): void {
+    this.#owed.clear();
+    this.#latestMs.length = 0;
+  }
+}
+
 export class LoadEstimate {
-  // Faded sums over loads: how many, their bytes x, their milliseconds y, and products.
-  #count = 0;
-  #x = 0;
-  #y = 0;
-  #xx = 0;
-  #xy = 0;
-  /** The first blocks of loads: their faded sums. */
-  #firsts = { bytes: 0, milliseconds: 0, count: 0 };
-  #refusals = 0;
+  /** Faded sums over loads: their bytes x, their milliseconds y, and products. */
+  #loads = { count: 0, x: 0, y: 0, xx: 0, xy: 0 };
+  /** The same of their first blocks. */
+  #firsts = { count: 0, bytes: 0, milliseconds: 0 };
   /** Of the loads that were measured, and those tried since. */
   #mostBytes = 0;
-  /** Reads that no request waits for, by how long they have been under way. */
-  readonly #owed = new Set<Awaited>();
-  /** The longest wait for an answer of each of the latest loads; undefined: it had none. */
-  readonly #answersMs: (number | undefined)[] = [];
+  /** Of each load the longest wait for a block. */
+  readonly #answers = new Answers();
   /** The same since a load was measured. */
   #newAnswerMs: number | undefined;
 
   /** Whether a load was measured. */
   get isMeasured(): boolean {
-    return this.#count > 0;
+    return this.#loads.count > 0;
   }
 
   /** Whether it owes an answer that no request waits for any more. */
   get isAwaited(): boolean {
-    return this.#owed.size > 0;
+    return this.#answers.isOwed;
   }
 
   /** About the longest that a load lately waited for the next of its blocks; undefined: none came yet. */
   get answerMs(): number | undefined {
-    const known = [...this.#answersMs, this.#newAnswerMs].filter((ms) => ms !== undefined);
-    return known.length === 0 ? undefined : Math.max(...known);
-  }
-
-  /** Reads that are under way, which no request waits for. Returns what is called when they are over. */
-  awaited(reads: Awaited): () => void {
-    this.#owed.add(reads);
-    return () => { this.#owed.delete(reads); };
-  }
-
-  /** A load waited so long for its next block. */
-  answered(milliseconds: number): void {
-    this.#newAnswerMs = Math.max(milliseconds, this.#newAnswerMs ?? 0);
+    const known = [...this.#answers.knownMs, this.#newAnswerMs ?? -1];
+    const mostMs = Math.max(...known);
+    return mostMs < 0 ? undefined : mostMs;
   }
 
   /** Milliseconds before the first byte; undefined: not measured. */
@@ -86,12 +122,21 @@ export class LoadEstimate {
     return this.#line?.bytesPerMs;
   }
 
+  /** Reads that are under way, which no request waits for. Returns what is called when they are over. */
+  awaited(reads: Awaited): () => void {
+    return this.#answers.owe(reads);
+  }
+
+  /** A load waited so long for its next block. */
+  answered(milliseconds: number): void {
+    this.#newAnswerMs = Math.max(milliseconds, this.#newAnswerMs ?? 0);
+  }
+
   /** What was measured no longer counts, nor what it owes. */
   startOver(): void {
-    this.#owed.clear();
-    this.#count = this.#x = this.#y = this.#xx = this.#xy = 0;
-    this.#firsts = { bytes: 0, milliseconds: 0, count: 0 };
-    this.#answersMs.length = 0;
+    this.#answers.forget();
+    this.#loads = { count: 0, x: 0, y: 0, xx: 0, xy: 0 };
+    this.#firsts = { count: 0, bytes: 0, milliseconds: 0 };
     this.#newAnswerMs = undefined;
   }
 
@@ -99,18 +144,9 @@ export class LoadEstimate {
   measured({ bytes, milliseconds }: TimedBytes, first?: TimedBytes): void {
     const y = Math.max(milliseconds, 0.001);
     this.#mostBytes = Math.max(this.#mostBytes, bytes);
-    this.#count = fading * this.#count + 1;
-    this.#x = fading * this.#x + bytes;
-    this.#y = fading * this.#y + y;
-    this.#xx = fading * this.#xx + bytes * bytes;
-    this.#xy = fading * this.#xy + bytes * y;
-    if (first !== undefined) {
-      const { bytes: sum, milliseconds: ms, count } = this.#firsts;
-      this.#firsts = {
-        bytes: fading * sum + first.bytes, milliseconds: fading * ms + first.milliseconds, count: fading * count + 1,
-      };
-    }
-    if (this.#answersMs.push(this.#newAnswerMs) > lateLoads) this.#answersMs.shift();
+    add(this.#loads, { count: 1, x: bytes, y, xx: bytes * bytes, xy: bytes * y });
+    if (first !== undefined) add(this.#firsts, { count: 1, ...first });
+    this.#answers.came(this.#newAnswerMs);
     this.#newAnswerMs = undefined;
   }
 
@@ -120,39 +156,37 @@ export class LoadEstimate {
    */
   milliseconds(bytes: number): number {
     const [line, firsts] = [this.#line, this.#firsts];
-    let ms = line === undefined ? 0 : line.latencyMs + bytes / line.bytesPerMs;
-    if (firsts.count > 0) ms = Math.max(
-      ms, (firsts.milliseconds / firsts.count) * Math.max(1, bytes / (readsAtATime * (firsts.bytes / firsts.count))));
-    for (const reads of this.#owed) ms = Math.max(ms, reads.milliseconds);
-    return ms;
+    const lineMs = line === undefined ? 0 : line.latencyMs + bytes / line.bytesPerMs;
+    const firstsMs = firsts.count === 0 ? 0
+      : (firsts.milliseconds / firsts.count) * Math.max(1, bytes / (readsAtATime * (firsts.bytes / firsts.count)));
+    return Math.max(lineMs, firstsMs, this.#answers.owedMs);
   }
 
   /**
-   * Whether a load that is estimated too slow is refused. One in so many is not, unless more than one load's reads are
-   * owed already; nor one that is much longer than all before it: a few blocks take a latency, and do not tell that
-   * many blocks take little more.
+   * Whether a load that is estimated too slow is refused. One in so many is not; nor one that is much longer than all
+   * before it: a few blocks take a latency, and do not tell that many blocks take little more.
    */
   refuses(bytes = 0): boolean {
-    if (bytes > muchLonger * this.#mostBytes && this.#owed.size === 0) {
-      this.#mostBytes = bytes;
-      return false;
-    }
-    this.#refusals += 1;
-    if (this.#refusals < retryAfter || this.#owed.size > 1) return true;
-    this.#refusals = 0;
+    if (bytes <= muchLonger * this.#mostBytes || this.isAwaited) return this.#answers.passBy();
+    this.#mostBytes = bytes;
     return false;
   }
 
   get #line(): { readonly latencyMs: number; readonly bytesPerMs: number } | undefined {
-    if (this.#count === 0) return undefined;
-    const [x, y] = [this.#x / this.#count, this.#y / this.#count];
-    const spread = this.#xx / this.#count - x * x;
+    const { count, xx, xy } = this.#loads;
+    if (count === 0) return undefined;
+    const [x, y] = [this.#loads.x / count, this.#loads.y / count];
+    const spread = xx / count - x * x;
     // Loads of one size tell latency and bandwidth apart badly: all of it is bandwidth then.
-    const slope = spread > 1e-3 * x * x ? (this.#xy / this.#count - x * y) / spread : y / x;
+    const slope = spread > 1e-3 * x * x ? (xy / count - x * y) / spread : y / x;
     // neither negative, nor so steep that the latency would be
     const msPerByte = Math.min(Math.max(slope, 1e-9 * y / x), y / x);
     return { latencyMs: Math.max(0, y - msPerByte * x), bytesPerMs: 1 / msPerByte };
   }
+}
+
+function add<Name extends string>(sums: Record<Name, number>, load: Record<Name, number>): void {
+  for (const name of Object.keys(sums) as Name[]) sums[name] = fading * sums[name] + load[name];
 }
 
 /** Tokens a millisecond that the engine computes of prompts; undefined: not measured. */
@@ -172,134 +206,83 @@ export class PrefillRate {
   }
 }
 
-// LoadClock: the time by which loads are measured and waited for, so that a test can step one of its own.
-
-export interface LoadClock {
-  /** Milliseconds from some time on. */
-  now(): number;
-  /**
-   * Calls `wake` in so many ms, once; returns what cancels it. An alarm that is not `lasting` does not keep the process
-   * alive.
-   */
-  after(wake: () => void, delayMs: number, lasting: boolean): () => void;
+/** Who waits. */
+export interface WaitingRequest {
+  /** Whether no request waits for it. */
+  readonly isHint: boolean;
+  readonly deadlineMs: number | undefined;
 }
 
-/** That of the process. */
-export const processClock: LoadClock = {
-  now: () => performance.now(),
-  after: (wake, delayMs, lasting) => {
-    const timer = setTimeout(wake, delayMs);
-    if (!lasting) timer.unref();
-    return () => { clearTimeout(timer); };
-  },
-};
+/** By what a wait for a tier is measured. */
+export interface WaitCost {
+  /** How long the whole load of the tier was likely to take. */
+  readonly loadMs: number;
+  /** How long computing what is left would take; Infinity: not known. */
+  readonly computeMs: number;
+  /** Whether the tier is tried although it was slow: then it is not waited for as long as that took. */
+  readonly isTrial: boolean;
+}
 
-// FreeTime: milliseconds in which this thread could have noticed that something arrived: while it computes, it would
-// notice nothing, however fast a tier is.
-
-const tickMs = 5;
-/** Timers wait no shorter. */
-const leastMs = 1;
-
-export class FreeTime {
+/** Ends a promotion that has waited too long. Time in which this thread computed is none. */
+export class LoadDeadline {
+  readonly #limit: AbortController;
   readonly #clock: LoadClock;
-  readonly #isLasting: boolean;
-  /** What happens when it has come to so much. */
-  #alarm: { readonly atMs: number; readonly wake: () => void } | undefined;
-  #ms: number;
-  #lastMs: number;
-  #cancel: (() => void) | undefined;
+  #time: FreeTime | undefined;
 
-  /** @param ms What has passed before. @param isLasting Whether the process stays alive for it. */
-  constructor(clock: LoadClock, ms: number, isLasting: boolean) {
+  constructor(limit: AbortController, clock: LoadClock) {
+    this.#limit = limit;
     this.#clock = clock;
-    this.#isLasting = isLasting;
-    this.#ms = ms;
-    this.#lastMs = clock.now();
-    this.#next();
   }
 
-  get milliseconds(): number {
-    this.#count();
-    return this.#ms;
+  /** How long a request waits for the next answer of a tier; Infinity: as long as it takes. */
+  static answerMs(
+    { isHint, deadlineMs }: WaitingRequest, estimate: LoadEstimate | undefined,
+    { loadMs, computeMs, isTrial }: WaitCost,
+  ): number {
+    const answerMs = estimate?.answerMs;
+    if (isHint) return Infinity;
+    if (computeMs === Infinity) return answerMs === undefined && deadlineMs === undefined ? firstAnswerMs : Infinity;
+    if (isTrial || answerMs === undefined) return share * computeMs;
+    return share * computeMs + Math.min(answerMs, computeMs, estimate!.isMeasured ? loadMs : Infinity);
   }
 
   /**
-   * Calls `wake` once so much has passed in all, in a turn of the event loop to come; instead of what was to be called
-   * before.
+   * How long a request waits to hear what others have stored of text that takes so long to compute; Infinity: as long
+   * as it takes; 0: it is not waited for.
    */
-  at(ms: number, wake: () => void): void {
-    this.#alarm = { atMs: ms, wake };
-    this.#cancel?.();
-    this.#next();
+  static findMs({ isHint, deadlineMs }: WaitingRequest, { knownMs }: Answers, computeMs: number): number {
+    if (isHint) return Infinity;
+    const leastMs = knownMs.length === 0 ? 0 : Math.min(...knownMs);
+    if (computeMs === Infinity) return deadlineMs === undefined ? firstAnswerMs + leastMs : Infinity;
+    return leastMs > share * computeMs ? 0 : share * computeMs;
   }
 
-  /** Ends it. Returns what has passed. */
+  /** It lasts so long from now on; then, each time, as long as `moreMs` says, until that is nothing. */
+  last(milliseconds: number, moreMs: (waitedMs: number) => number = () => 0): void {
+    this.end();
+    const time = this.#time = new FreeTime(this.#clock, 0, true);
+    const lastFor = (ms: number): void => {
+      if (ms === Infinity) return;
+      const untilMs = time.milliseconds + ms;
+      // What arrived while the engine had the thread is looked at first.
+      time.at(untilMs, () => { time.at(untilMs, ask); });
+    };
+    const ask = (): void => {
+      const ms = moreMs(time.milliseconds);
+      if (ms > 0) {
+        lastFor(ms);
+        return;
+      }
+      this.end();
+      this.#limit.abort('recompute-cheaper');
+    };
+    lastFor(milliseconds);
+  }
+
+  /** It is not counted any more. Returns how long that was. */
   end(): number {
-    this.#cancel?.();
-    this.#cancel = undefined;
-    this.#alarm = undefined;
-    return this.milliseconds;
-  }
-
-  #next(): void {
-    const leftMs = (this.#alarm?.atMs ?? Infinity) - this.#ms;
-    this.#cancel = this.#clock.after(
-      () => { this.#tick(); }, Math.max(leastMs, Math.min(tickMs, leftMs)), this.#isLasting);
-  }
-
-  #tick(): void {
-    this.#count();
-    const due = this.#alarm !== undefined && this.#ms >= this.#alarm.atMs ? this.#alarm : undefined;
-    if (due !== undefined) this.#alarm = undefined;
-    this.#next();
-    due?.wake();
-  }
-
-  #count(): void {
-    const nowMs = this.#clock.now();
-    this.#ms += Math.min(nowMs - this.#lastMs, 2 * tickMs);
-    this.#lastMs = nowMs;
-  }
-}
-
-// FindTimes: how long a tier takes to say what others have stored there, and whether it owes an answer that no request
-// waits for any more. Until such an answer comes, the tier is not asked, but for one request in some.
-
-/** Of so many of the latest answers the time is known. */
-const latest = 8;
-/** After so many requests that did not ask, one does. */
-const askAfter = 64;
-/** Answers that are owed at most. */
-const mostOwed = 2;
-
-export class FindTimes {
-  readonly #latestMs: number[] = [];
-  #owed = 0;
-  #passedBy = 0;
-
-  /** How long the fastest of the latest answers took; undefined: there was none. */
-  get leastMs(): number | undefined {
-    return this.#latestMs.length === 0 ? undefined : Math.min(...this.#latestMs);
-  }
-
-  /** An answer took so long. */
-  answered(milliseconds: number): void {
-    if (this.#latestMs.push(milliseconds) > latest) this.#latestMs.shift();
-  }
-
-  /** No request waits for an answer any more. Returns what is called when it has come. */
-  owes(): () => void {
-    this.#owed += 1;
-    return () => { this.#owed -= 1; };
-  }
-
-  /** Whether a request leaves the tier alone, since it owes an answer. */
-  passesBy(): boolean {
-    if (this.#owed === 0) return false;
-    this.#passedBy += 1;
-    if (this.#passedBy < askAfter || this.#owed >= mostOwed) return true;
-    this.#passedBy = 0;
-    return false;
+    const ms = this.#time?.end() ?? 0;
+    this.#time = undefined;
+    return ms;
   }
 }

@@ -6,7 +6,7 @@ import { setMaxListeners } from 'node:events';
 import { EitherSignal } from '../base/either-signal.js';
 import { RecentMap } from '../base/recent-map.js';
 import type { HostMemory } from './host-memory.js';
-import { FindTimes, LoadEstimate } from './load-estimate.js';
+import { Answers, LoadEstimate } from './load-estimate.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
 import {
   type BlockAbsence, InstantCalls, readBorrowed, readGet, readPut, readRemoval, TierCalls, TierCounts,
@@ -43,7 +43,8 @@ export class OpenTier {
   readonly tier: Tier;
   readonly contents: TierContents;
   readonly estimate = new LoadEstimate();
-  readonly finds = new FindTimes();
+  /** To what others have stored in it (`find`). */
+  readonly finds = new Answers();
   /** Whether it could not say, when it was last asked, what others have stored in it. */
   isSilent = false;
   readonly counts = new TierCounts();

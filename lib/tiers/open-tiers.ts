@@ -3,28 +3,25 @@
 import { createHash } from 'node:crypto';
 
 import { createError } from '../base/errors.js';
-import { probesOf, type ReadImportance } from './selection/probes.js';
-import type { ModelShape } from '../layout/model-shape.js';
-import type { PromptEncoder } from '../prefix/prompt-encoder.js';
-import { BlockKeys } from './block-keys.js';
-import { ImportanceMeans } from './selection/importance-means.js';
-import { RaisedBlocks } from './selection/raised-blocks.js';
-import type { Tier } from './tier.js';
-import { TierSet } from './tier-set.js';
-import { BlockCopies, Transfers } from './transfers.js';
-import { CacheTiers } from './cache-tiers.js';
-import type { CachedRows } from '../cache/cached-rows.js';
-import { ChoiceFollowers } from './selection/choice-followers.js';
-import { Demotions, type FinishedTexts } from './demotions.js';
-import { mostPromotions, Promotions } from './promotions.js';
-import { RaisedTexts } from './selection/raised-texts.js';
-import { Reordering } from './selection/reordering.js';
-import type { RowSharing } from '../cache/row-sharing.js';
-import { SelectableTexts } from './selection/selectable-texts.js';
-import { Selections } from './selection/selections.js';
 import type { SlotLeases } from '../cache/admission.js';
+import type { CachedRows } from '../cache/cached-rows.js';
+import type { RowSharing } from '../cache/row-sharing.js';
 import type { SlotMemory } from '../cache/slots.js';
 import type { Steps } from '../cache/steps.js';
+import type { ModelShape } from '../layout/model-shape.js';
+import type { PromptEncoder } from '../prefix/prompt-encoder.js';
+import { BlockKeys } from './block-record.js';
+import { CacheTiers } from './cache-tiers.js';
+import { Demotions, type FinishedTexts } from './demotions.js';
+import { mostPromotions, Promotions } from './promotions.js';
+import { ChoiceFollowers, RaisedBlocks, RaisedTexts } from './selection/choice-followers.js';
+import { ImportanceMeans } from './selection/importance-means.js';
+import { probesOf, type ReadImportance } from './selection/probes.js';
+import { Reordering } from './selection/reordering.js';
+import { Selections } from './selection/selections.js';
+import { TierSet } from './tier-set.js';
+import type { Tier } from './tier.js';
+import { BlockCopies, Transfers } from './transfers.js';
 
 /** Texts that are held for requests which wait for a slot, at most. */
 const mostHeld = 3;
@@ -79,9 +76,9 @@ export function openTiers(
     means, new RaisedBlocks(set, report), new RaisedTexts(memory, cached, promotions, means),
     new Reordering(set, means, tensorTokenBytes, { after: rules.reorderAfter, report }), report,
   );
-  const texts = new SelectableTexts(set, promotions, tensors, probes.length > 0);
-  const selections = new Selections(memory, steps, sharing, texts, followers, probes);
-  return new CacheTiers({ set, transfers, demotions, promotions, selections }, rules.tierCloseTimeoutMs, report);
+  const selections = new Selections({ memory, steps, sharing, tiers: set, promotions, followers, probes });
+  return new CacheTiers(
+    { set, transfers, demotions, promotions, followers, selections }, rules.tierCloseTimeoutMs, report);
 }
 
 /**

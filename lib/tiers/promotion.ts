@@ -5,7 +5,7 @@ import { RecentMap } from '../base/recent-map.js';
 import { TimeHistogram } from '../base/time-histogram.js';
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { SelectedText } from './selection/selected-text.js';
-import type { LoadComparison } from './load-comparison.js';
+import type { LoadComparison } from './load-plan.js';
 
 export const promotionEnds =
   ['complete', 'deadline', 'aborted', 'recompute-cheaper', 'no-memory', 'corrupt', 'lost', 'unreachable'] as const;

@@ -5,16 +5,17 @@
 
 import { setMaxListeners } from 'node:events';
 
+import type { CachedRows } from '../cache/cached-rows.js';
 import { after } from '../device/wait.js';
 import type { PrefixDomain } from '../prefix/domain.js';
-import { compareLoad, type LoadComparison, type LoadSources, type LoadStretch } from './load-comparison.js';
-import { type LoadClock, PrefillRate, processClock } from './load-estimate.js';
-import type { StoredBlock } from './stored-texts.js';
-import type { TierSet } from './tier-set.js';
-import type { CachedRows } from '../cache/cached-rows.js';
-import { ForeignBlocks, type FindRequest, type Unasked } from './foreign-blocks.js';
+import { aborted, ForeignBlocks, type FindRequest, type Unasked } from './foreign-blocks.js';
+import { type LoadClock, processClock } from './load-clock.js';
+import { LoadDeadline, PrefillRate } from './load-estimate.js';
+import { type LoadComparison, LoadPlan, type MissingBlocks, type WantedBlocks } from './load-plan.js';
 import { PromotionTotals, type Promotion, type PromotionEnd, type PromotionRequest } from './promotion.js';
-import { type Attempt, LoadDeadline, PromotionLoads, type WantedBlocks } from './promotion-load.js';
+import type { StoredBlock } from './stored-texts.js';
+import { type Attempt, type BroughtText, TextLoad } from './text-load.js';
+import type { TierSet } from './tier-set.js';
 import type { Transfers } from './transfers.js';
 
 /** Promotions that load at the same time; others wait for one of them. */
@@ -29,18 +30,12 @@ interface Running {
   arrivals: number;
 }
 
-/** Blocks that are to be brought, and tokens up to where they agree with the text. */
-export interface Missing {
-  readonly blocks: readonly StoredBlock[];
-  readonly tokens: number;
-}
-
 export class Promotions {
   readonly prefill = new PrefillRate();
   readonly totals: PromotionTotals;
   readonly #cached: CachedRows;
   readonly #tiers: TierSet;
-  readonly #loads: PromotionLoads;
+  readonly #transfers: Transfers;
   readonly #foreign: ForeignBlocks;
   /** Those under way, by the key of the first block that each brings. */
   readonly #running = new Map<string, Running>();
@@ -57,7 +52,7 @@ export class Promotions {
     this.totals = new PromotionTotals(now);
     this.#cached = cached;
     this.#tiers = tiers;
-    this.#loads = new PromotionLoads(tiers, transfers, this.prefill);
+    this.#transfers = transfers;
     this.#foreign = new ForeignBlocks(tiers, this.prefill);
   }
 
@@ -116,59 +111,69 @@ export class Promotions {
   }
 
   async #promote(attempt: Attempt): Promise<Omit<Promotion, 'milliseconds'>> {
-    const { domain, text, isHint, limit: { signal: limit } } = attempt;
-    const unasked = attempt.isPlacement === true ? undefined : await this.findElsewhere(attempt, limit);
+    const { domain, text, isHint, isPlacement, limit: { signal: limit } } = attempt;
+    const unasked = isPlacement === true ? undefined : await this.findElsewhere(attempt, limit);
     let estimate: LoadComparison | undefined;
     const atFirst = this.cachedTokens(domain, text);
     let waitedMs = 0;
     for (;;) {
       const cachedTokens = this.cachedTokens(domain, text);
-      const ended = (
-        end: PromotionEnd,
-      ): Omit<Promotion, 'milliseconds'> => ({ cachedTokens, promotedTokens: 0, promotedFrom: {}, end, estimate });
       const missing = this.missing(domain, text, text.length, cachedTokens);
       const first = missing.blocks[0];
+      const ended = (end: PromotionEnd): Omit<Promotion, 'milliseconds'> => (
+        { cachedTokens, promotedTokens: 0, promotedFrom: {}, end, estimate });
       if (first === undefined && unasked === undefined) return ended(this.#endAt(domain, text, cachedTokens));
       if (limit.aborted) return ended(limit.reason as PromotionEnd);
       if (first === undefined) return ended(unasked!);
-      const sources = this.#tiers.sources();
-      const now = this.compare(missing, cachedTokens, sources)!;
+
+      const plan = this.#plan(missing, cachedTokens);
+      const now = plan.compare();
       estimate ??= now;
       const same = this.#running.get(first.key); // another prompt with the same text
       if (same !== undefined || this.#running.size >= mostPromotions || (isHint && this.#hints >= mostHints)) {
         const computeMs = this.prefill.milliseconds(now.tokens);
-        const answerMs = LoadDeadline.answerMs(attempt, sources.of(first)?.estimate, {
-          loadMs: now.loadMs, computeMs, isTrial: false,
-        });
+        const answerMs = LoadDeadline.answerMs(
+          attempt, plan.sourceOf(first)?.estimate, { loadMs: now.loadMs, computeMs, isTrial: false });
         // Worth a wait is what another's load of this text brings, or what one of its own would spare.
         const worthMs = (): number => (same === undefined ? computeMs - now.loadMs
           : this.prefill.milliseconds(this.cachedTokens(domain, text) - atFirst));
         const before = waitedMs;
-        if (attempt.isPlacement !== true && same === undefined) this.stopPlacements();
+        if (isPlacement !== true && same === undefined) this.stopPlacements();
         waitedMs += await this.#await(
           attempt, same === undefined ? [...this.#running.values()] : [same], answerMs,
           () => worthMs() + answerMs - before);
         continue;
       }
-      const worth =
-        isHint ? { ...missing, tried: undefined } : this.#worthLoading(missing, now.loadTokens + cachedTokens, sources);
-      if (worth.blocks.length === 0) return ended('recompute-cheaper');
-      sources.passOver(first);
-      const running: Running = { loading: Promise.resolve(), arrivals: 0 };
-      const loading = this.#loads.load(attempt, worth, this.clock, () => { running.arrivals += 1; });
-      running.loading = loading;
-      this.#running.set(first.key, running);
-      this.#hints += isHint ? 1 : 0;
-      try {
-        const brought = await loading;
-        const rest = worth.blocks.length < missing.blocks.length ? 'recompute-cheaper' : unasked ?? 'complete';
-        const nowCached = this.cachedTokens(domain, text);
-        const whole = rest === 'complete' ? this.#endAt(domain, text, nowCached) : rest;
-        return { ...brought, cachedTokens: nowCached, estimate, end: brought.end === 'complete' ? whole : brought.end };
-      } finally {
-        this.#running.delete(first.key);
-        this.#hints -= isHint ? 1 : 0;
-      }
+
+      const wanted = isHint ? { ...missing, tried: undefined } : plan.worthLoading(now);
+      if (wanted.blocks.length === 0) return ended('recompute-cheaper');
+      plan.passOver();
+      const brought = await this.#load(first, attempt, wanted);
+      const nowCached = this.cachedTokens(domain, text);
+      const rest = wanted.blocks.length < missing.blocks.length ? 'recompute-cheaper' : unasked ?? 'complete';
+      const whole = rest === 'complete' ? this.#endAt(domain, text, nowCached) : rest;
+      return { ...brought, cachedTokens: nowCached, estimate, end: brought.end === 'complete' ? whole : brought.end };
+    }
+  }
+
+  /** Brings these blocks, the first of which is `first`, as far as that is worth it. */
+  async #load(first: StoredBlock, attempt: Attempt, wanted: WantedBlocks): Promise<BroughtText> {
+    const { isHint } = attempt;
+    const running: Running = { loading: Promise.resolve(), arrivals: 0 };
+    const transfer = this.#transfers.open(attempt, wanted.tokens, true);
+    if (transfer === undefined) return { promotedTokens: 0, promotedFrom: {}, end: 'no-memory' };
+    const loading = new TextLoad({
+      tiers: this.#tiers, transfers: this.#transfers, transfer, prefill: this.prefill, attempt, wanted,
+      clock: this.clock, noteArrival: () => { running.arrivals += 1; },
+    }).run();
+    running.loading = loading;
+    this.#running.set(first.key, running);
+    this.#hints += isHint ? 1 : 0;
+    try {
+      return await loading;
+    } finally {
+      this.#running.delete(first.key);
+      this.#hints -= isHint ? 1 : 0;
     }
   }
 
@@ -210,7 +215,7 @@ export class Promotions {
    * Blocks behind the first `cachedTokens` of text[0, limit) that tiers have, without a hole, and tokens up to where
    * they agree.
    */
-  missing(domain: PrefixDomain, text: Int32Array, limit: number, cachedTokens: number): Missing {
+  missing(domain: PrefixDomain, text: Int32Array, limit: number, cachedTokens: number): MissingBlocks {
     const { blocks, partial, tokens } = this.#tiers.match(domain, text, limit);
     const missing: StoredBlock[] = [];
     for (const block of partial === undefined ? blocks : [...blocks, partial]) {
@@ -230,30 +235,12 @@ export class Promotions {
   }
 
   /** Loading these blocks against computing their tokens; undefined: there are none. */
-  compare(
-    { blocks, tokens }: Missing, cachedTokens: number, sources = this.#tiers.sources(),
-  ): LoadComparison | undefined {
-    if (blocks.length === 0) return undefined;
-    let at = cachedTokens;
-    const stretches = blocks.map((block): LoadStretch => {
-      const from = at;
-      at = Math.min(block.to, tokens);
-      return { tier: sources.of(block), tokens: at - from, bytes: this.#tiers.bytesOf(block.tokens.length) };
-    });
-    return compareLoad(stretches, this.#tiers.all, this.prefill);
+  compare(missing: MissingBlocks, cachedTokens: number): LoadComparison | undefined {
+    return missing.blocks.length === 0 ? undefined : this.#plan(missing, cachedTokens).compare();
   }
 
-  /**
-   * The blocks up to the token `end`, up to where tiers are likely to bring them sooner than the engine computes them;
-   * now and then all, to measure anew.
-   */
-  #worthLoading({ blocks, tokens }: Missing, end: number, sources: LoadSources): WantedBlocks {
-    const worth = blocks.filter((block) => Math.min(block.to, tokens) <= end);
-    const slow = worth.length === blocks.length ? undefined : sources.of(blocks[worth.length]!);
-    const slowBytes = blocks.slice(worth.length).reduce(
-      (sum, block) => sum + (sources.of(block) === slow ? this.#tiers.bytesOf(block.tokens.length) : 0), 0);
-    if (slow?.estimate.refuses(slowBytes) === true) return { blocks: worth, tokens: end, tried: undefined };
-    return { blocks, tokens, tried: slow };
+  #plan(missing: MissingBlocks, cachedTokens: number): LoadPlan {
+    return new LoadPlan(this.#tiers, missing, cachedTokens, this.prefill);
   }
 
   /** Tokens of the text's start that are on the device. */
@@ -261,11 +248,4 @@ export class Promotions {
     this.#cached.flushCommits();
     return this.#cached.index.match(domain, text, text.length).tokens;
   }
-}
-
-function aborted(signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) resolve();
-    else signal.addEventListener('abort', () => { resolve(); }, { once: true });
-  });
 }

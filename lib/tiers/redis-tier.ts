@@ -7,7 +7,7 @@
 import { randomBytes } from 'node:crypto';
 
 import { createError, isKvError, type CodedError, type RemoteRefusal } from '../base/errors.js';
-import { processClock, type LoadClock } from './load-estimate.js';
+import { processClock, type LoadClock } from './load-clock.js';
 import { PutQueue } from './redis/put-queue.js';
 import type { RedisConnection } from './redis/redis-connection.js';
 import { laneNames, RedisLane, type LaneName, type LaneResult } from './redis/redis-lane.js';

@@ -5,9 +5,8 @@
 // The children of a block are kept in the order of their tokens, so that the one that agrees longest with a text is
 // next to where that text would stand: found by halving, however many there are.
 
-import { createHash } from 'node:crypto';
-
-import { domainParts, type DroppedText, type PrefixDomainParts, type TextScope } from '../prefix/domain.js';
+import type { DroppedText, TextScope } from '../prefix/domain.js';
+import type { DomainMarks } from './block-record.js';
 
 /** A block of text that some tier has, or whose successors some tier has. */
 export class StoredBlock {
@@ -252,32 +251,4 @@ function agree(tokens: Int32Array, text: Int32Array, at: number, limit: number):
   let agreed = 0;
   while (agreed < most && tokens[agreed] === text[at + agreed]) agreed += 1;
   return agreed;
-}
-
-// DomainMarks: what a tier's records tell of whose text they have, so that text of a tenant or an adapter is found for
-// dropping also after a restart. Marks are parts of hashes: they hide a name as far as it cannot be guessed, as keys
-// do.
-
-/** For namespace, tenant, salt and adapter, in this order: 16 hexadecimal digits; empty: it has none. */
-export type DomainMarks = readonly string[];
-
-export function marksOf(domain: PrefixDomainParts): DomainMarks {
-  return domainParts.map((part) => (domain[part] === undefined ? '' : markOf(domain[part])));
-}
-
-/** Whether text with these marks may be of a domain that has all the given parts: also where nothing is known of it. */
-export function mayHave(marks: DomainMarks | undefined, parts: PrefixDomainParts): boolean {
-  return marks === undefined
-    || domainParts.every((part, index) => parts[part] === undefined || marks[index] === markOf(parts[part]));
-}
-
-/** Undefined: no marks. */
-export function readMarks(value: unknown): DomainMarks | undefined {
-  return Array.isArray(value) && value.length === domainParts.length && value.every((mark) => typeof mark === 'string')
-    ? value as string[]
-    : undefined;
-}
-
-function markOf(name: string): string {
-  return createHash('sha256').update('virtual-kv domain mark').update(name, 'utf16le').digest('hex').slice(0, 16);
 }

@@ -3,7 +3,7 @@
 
 import type { PrefixDomain } from '../prefix/domain.js';
 import type { BlockAbsence } from './tier-calls.js';
-import type { LoadComparison } from './load-comparison.js';
+import type { LoadComparison } from './load-plan.js';
 import type { OpenTier } from './open-tier.js';
 import type { StoredMatch } from './stored-texts.js';
 import type { TierSet } from './tier-set.js';
@@ -96,15 +96,11 @@ export class TextPlaces {
 
   /** Why each tier lacks the block of the text that has the token `at`. */
   #absences(domain: PrefixDomain, text: Int32Array, at: number): Record<string, BlockAbsence> {
-    const { keys } = this.#tiers;
-    const { blockTokens } = keys;
+    const { keys, keys: { blockTokens }, names } = this.#tiers;
     const start = at - at % blockTokens;
-    let key = this.#tiers.rootOf(domain);
-    for (let from = 0; from < start; from += blockTokens) {
-      key = keys.key(key, text, from, blockTokens, this.#tiers.names);
-    }
     const count = Math.min(blockTokens, text.length - start);
-    key = keys.key(key, text, start, count, this.#tiers.names);
+    const parent = keys.ofText(domain, text.subarray(0, start), names).at(-1) ?? this.#tiers.rootOf(domain);
+    const key = keys.key(parent, text, start, count, names);
     return Object.fromEntries(
       this.#tiers.all.map((open) => [open.tier.name, this.#absence(open, key, count === blockTokens)]));
   }

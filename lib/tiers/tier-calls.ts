@@ -4,7 +4,7 @@
 import { createError } from '../base/errors.js';
 import { TimeHistogram } from '../base/time-histogram.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
-import { FreeTime, type LoadClock } from './load-estimate.js';
+import { FreeTime, type LoadClock } from './load-clock.js';
 import type {
   BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut, TierRemoval, TierStatistics, TierTokensGet,
 } from './tier.js';

@@ -1,12 +1,12 @@
 // TierContents: what one tier has, in the order in which it was used, and how full it is. It chooses what goes when the
-// tier is full: text of the lowest priority level, and of that the text used longest ago, worth least or least likely
-// to return, its end first, so that what stays of a text has no hole within the tier.
+// tier is full: text of the lowest priority level, and of that what is least likely to return or worth least, its end
+// first, so that what stays of a text has no hole within the tier.
 //
 // Invariants: a block was used no earlier than the blocks behind it, since using one uses all before it, and its level
 // is no lower: the one of the lowest level that was used longest ago has none behind it in the tier.
 
 import type { PrefixDomain } from '../prefix/domain.js';
-import { BlockRanking, LevelOrder, RecentOrder, ReuseOrder, type TextReuse } from './block-order.js';
+import { BlockRanking, LevelOrder, ReuseOrder, type TextReuse } from './block-order.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
 import type { Tier } from './tier.js';
 
@@ -17,8 +17,8 @@ export const highestLevel = 255;
 export interface BlockWorth {
   /** How many tokens of a block selections have chosen, on average; all where none has. */
   readonly importantTokens: (block: StoredBlock) => number;
-  /** Which text is likely to be used again; there where some tier keeps that. */
-  readonly reuse: TextReuse | undefined;
+  /** Which text is likely to be used again. */
+  readonly reuse: TextReuse;
 }
 
 export class TierContents {
@@ -32,9 +32,9 @@ export class TierContents {
   readonly #rows = new Map<StoredBlock, Int32Array>();
   /** Blocks that are being read, with how many readers. */
   readonly #inUse = new Map<StoredBlock, number>();
-  /** Which goes first: of all blocks, or where `#ranksEnds`, of those with none behind them in the tier. */
+  /** Which goes first: of all blocks, or where `#ranksEnds` of those with none behind them in the tier. */
   readonly #order: LevelOrder;
-  /** Whether it keeps what is used often or important: by worth. */
+  /** Whether it keeps what is important. */
   readonly #ranksEnds: boolean;
   /** Undefined: a tenant may have all of it. */
   readonly tenants: TenantBytes | undefined;
@@ -45,14 +45,11 @@ export class TierContents {
     this.tier = tier;
     this.number = number;
     this.#texts = texts;
-    const { keeps = 'recent', tenantBytes } = tier;
+    const { keeps = 'adaptive', tenantBytes } = tier;
     this.tenants = tenantBytes === undefined ? undefined : new TenantBytes(tenantBytes, number);
-    this.#ranksEnds = keeps === 'frequent' || keeps === 'important';
-    this.#order = new LevelOrder(() => {
-      if (keeps === 'recent') return new RecentOrder();
-      if (keeps === 'adaptive') return new ReuseOrder(worth.reuse!);
-      return new BlockRanking(keeps === 'frequent' ? () => 1 : worth.importantTokens);
-    });
+    this.#ranksEnds = keeps === 'important';
+    this.#order = new LevelOrder(
+      () => (keeps === 'adaptive' ? new ReuseOrder(worth.reuse) : new BlockRanking(worth.importantTokens)));
   }
 
   get count(): number {
@@ -113,7 +110,7 @@ export class TierContents {
 
   /**
    * Whether a block of so many bytes that comes now has room, or is worth more than what goes first; of a tier that
-   * keeps what was used last, once it was used again.
+   * keeps what is likely to return, once it was used again.
    */
   isWorthRoom(block: StoredBlock, payloadBytes: number): boolean {
     if (!this.takes(block, payloadBytes) || this.tenantExcess(block, payloadBytes) > 0) return false;
@@ -153,8 +150,8 @@ export class TierContents {
 
   /**
    * Takes blocks out until `bytes` bytes are free: of the lowest level first, none above `mostLevel`, and within a
-   * level those used longest ago, worth least or least likely to return first; none that is read or that `keeps` says
-   * so of. Returns them. The tier has to remove them.
+   * level those least likely to return or worth least; none that is read or that `keeps` says so of. Returns them. The
+   * tier has to remove them.
    */
   evict(bytes: number, keeps: (block: StoredBlock) => boolean, mostLevel = highestLevel): StoredBlock[] {
     const evicted: StoredBlock[] = [];

@@ -4,11 +4,9 @@
 import assert = require('node:assert/strict');
 
 import { callable } from '../base/options.js';
-import { digestOf } from './contract-blocks.js';
 import {
-  ContractStore, isAbsent, readsExactly, sameRecord, stored, type ContractStoreOptions, type TierContractPlace,
+  ContractStore, type ContractStoreOptions, digestOf, isAbsent, readsExactly, sameRecord, stored, type TierContractPlace,
 } from './contract-store.js';
-import { levelChecks } from './contract-levels.js';
 import { tokenChecks } from './contract-tokens.js';
 import type { Tier } from './tier.js';
 
@@ -337,3 +335,28 @@ export function tierContract(makeTier: (place: TierContractPlace) => Tier | Prom
     },
   }));
 }
+
+// What the contract of a tier says of priority levels: hints that it may keep.
+
+/** By title. */
+export const levelChecks: Readonly<Record<string, (store: ContractStore) => Promise<void>>> = {
+  'a level changes nothing of a block, and is found again as it was put or set later, or not at all': async (store) => {
+    const { tier } = await store.open();
+    const blocks = [0, 1, 200, 255].map((level, seed) => store.block(seed, { level }));
+    await stored(tier, ...blocks);
+    tier.setLevel?.(blocks[1]!.record.key, 7);
+    tier.setLevel?.(digestOf('unknown'), 7);
+    for (const block of blocks) await readsExactly(tier, block);
+    if (!tier.isLasting) return;
+    await tier.close();
+    const { tier: next, found } = await store.open();
+    for (const block of blocks) {
+      await readsExactly(next, block);
+      const { key, level } = block.record;
+      const told = found.get(key)?.level;
+      assert.ok(
+        told === undefined || told === level || (told === 7 && level === 1),
+        `a block of level ${level} was found with level ${told}`);
+    }
+  },
+};

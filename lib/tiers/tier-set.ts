@@ -9,15 +9,14 @@ import { formatCount, formatNumber } from '../base/format.js';
 import { RecentMap } from '../base/recent-map.js';
 import type { DroppedText, PrefixDomain, TextScope } from '../prefix/domain.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
-import type { BlockKeys } from './block-keys.js';
-import { fromRecord, type ItemNumbers, toRecord } from './block-notes.js';
+import { type BlockKeys, fromRecord, type ItemNumbers, marksOf, mayHave, toRecord } from './block-record.js';
 import { TextReuse } from './block-order.js';
 import { CheckedStripes } from './checked-stripes.js';
 import { HostMemory, pagePieces } from './host-memory.js';
-import { LoadSources, sourceOf } from './load-comparison.js';
+import { sourceOf } from './load-plan.js';
 import { type Fetched, type Missed, OpenTier } from './open-tier.js';
 import { PlacedBlocks } from './placed-blocks.js';
-import { marksOf, mayHave, nothingStored, type StoredBlock, type StoredMatch, StoredTexts } from './stored-texts.js';
+import { nothingStored, type StoredBlock, type StoredMatch, StoredTexts } from './stored-texts.js';
 import { highestLevel, ownerOf } from './tier-contents.js';
 import type { BlockRecord, Tier } from './tier.js';
 
@@ -65,8 +64,7 @@ export class TierSet {
   readonly #scratch: HostMemory;
   readonly #roots = new Map<string, string>();
   readonly #tokenBytes: number;
-  /** Undefined: no tier asks for it. */
-  readonly #reuse: TextReuse | undefined;
+  readonly #reuse = new TextReuse(randomInt(2 ** 48 - 1));
   /** What was dropped before all tiers were open. */
   readonly #droppedWhileOpening: TextScope[] = [];
   #opening: Promise<void> | undefined;
@@ -83,7 +81,6 @@ export class TierSet {
     this.#tokenBytes = stripeTokenBytes.reduce((sum, bytes) => sum + bytes, 0);
     const wholeBytes = this.bytesOf(keys.blockTokens);
     this.#scratch = new HostMemory(scratchBlocks * (wholeBytes + wholeBytes / 8 + 4096), wholeBytes, pagePieces);
-    if (tiers.some(({ keeps }) => keeps === 'adaptive')) this.#reuse = new TextReuse(randomInt(2 ** 48 - 1));
     const shared = {
       texts: this.texts, worth: { importantTokens: options.importantTokens, reuse: this.#reuse },
       stripes: stripeTokenBytes.length, report: options.report,
@@ -205,9 +202,10 @@ export class TierSet {
     await this.#spread(block, record, borrowed, wanting, this.clears);
   }
 
-  /** From which tiers blocks are loaded, as tiers were measured by now. */
-  sources(): LoadSources {
-    return new LoadSources(this.all, (tokens) => this.bytesOf(tokens));
+  /** The tier that the block is loaded from, as tiers were measured by now; undefined: none in service has it. */
+  sourceOf(block: StoredBlock, tried?: ReadonlySet<OpenTier>): OpenTier | undefined {
+    return sourceOf(
+      this.all.filter((open) => open.has(block) && tried?.has(open) !== true), this.bytesOf(block.tokens.length));
   }
 
   /**
@@ -219,7 +217,7 @@ export class TierSet {
     const tried = new Set<OpenTier>();
     const bytes = this.bytesOf(block.tokens.length);
     for (;;) {
-      const open = sourceOf(this.all.filter((each) => each.has(block) && !tried.has(each)), bytes);
+      const open = this.sourceOf(block, tried);
       if (open === undefined) return missed;
       tried.add(open);
       const got = await open.fetch(block, bytes, this.#scratch, signal);
@@ -256,7 +254,7 @@ export class TierSet {
    * A text that ends in the block was finished: computed by `request`, of a priority level, and its sequence is over.
    */
   finish(block: StoredBlock, text: Int32Array, request: ReleasedRequest, level: number): void {
-    this.#reuse?.note(block, text, request);
+    this.#reuse.note(block, text, request);
     this.use(block, level);
   }
 
@@ -266,7 +264,7 @@ export class TierSet {
     for (let at = block; at.parent !== undefined; at = at.parent) at.uses += 1;
     this.#uses += 1;
     if (this.#uses % halfLifeUses === 0) this.#halveUses();
-    this.#reuse?.touch(block);
+    this.#reuse.touch(block);
     for (const { contents } of this.all) contents.use(block);
   }
 

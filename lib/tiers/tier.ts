@@ -7,6 +7,9 @@
 // tokens, the same under every layout, page size and driver: for each tensor of this worker, in layer order and K
 // before V, a stripe of [tokens, heads, dim], one behind the other.
 
+import { createError } from '../base/errors.js';
+import { withoutRevoked, type Field, type FieldPlace } from '../base/options.js';
+
 /** A block as every tier describes it. */
 export interface BlockRecord {
   /**
@@ -55,7 +58,7 @@ export interface TierContext {
 /** What stays in a tier that is full. */
 export type TierKeeping = typeof tierKeepings[number];
 
-export const tierKeepings = ['recent', 'frequent', 'important', 'adaptive'] as const;
+export const tierKeepings = ['adaptive', 'important'] as const;
 
 /** Why a tier did not take a block. */
 export type PutRefusal =
@@ -157,9 +160,9 @@ export interface Tier {
    */
   readonly tenantBytes?: number | undefined;
   /**
-   * What stays where it is full: the text used last; the text used most often; that of the most important tokens ×
-   * uses, where all tokens of a block are important until selections have chosen of it (docs/importance.md); or the
-   * text that is likely to return, learnt from which did. Default `recent`.
+   * What stays where it is full: text that is likely to return, learnt from which did; or that of the most important
+   * tokens × uses, where all tokens of a block are important until selections have chosen of it (docs/importance.md).
+   * Default `adaptive`.
    */
   readonly keeps?: TierKeeping | undefined;
   /** Blocks it takes only when their text has been seen so many times. Default 1: all. */
@@ -230,4 +233,76 @@ export interface Tier {
    * Signals of reads are aborted before. A cache does not wait for ever (`prefixCache.tierCloseTimeoutMs`). Idempotent.
    */
   close(): Promise<void>;
+}
+
+// Reads tiers from options: ours, and objects of the user's that implement `Tier`.
+
+const methods = ['open', 'put', 'get', 'remove', 'statistics', 'close'] as const;
+
+/** A Tier. Throws KV_INVALID_OPTION for anything without its members. */
+export const tierField: Field<Tier> = (value, place) => {
+  const missing = typeof value === 'object' && value !== null
+    ? withoutRevoked(value, place, () => missingIn(value as Partial<Tier>))
+    : 'any member of one';
+  if (missing === undefined) return value as Tier;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'type', ...place, expected: 'a Tier (hostTier, diskTier, redisTier, or your own)', received: value,
+    hint: `It lacks ${missing}.`,
+  });
+};
+
+function missingIn(tier: Partial<Tier>): string | undefined {
+  if (typeof tier.name !== 'string' || tier.name === '') return 'a `name`';
+  if (typeof tier.isLasting !== 'boolean') return '`isLasting`';
+  if (typeof tier.takesOnlyWholeBlocks !== 'boolean') return '`takesOnlyWholeBlocks`';
+  if (tier.keeps !== undefined && !tierKeepings.includes(tier.keeps)) {
+    return "a `keeps` of 'adaptive' or 'important'";
+  }
+  if (tier.tenantBytes !== undefined && !(typeof tier.tenantBytes === 'number' && tier.tenantBytes > 0)) {
+    return 'a `tenantBytes` that is a number of bytes, above 0';
+  }
+  if (tier.chunkBytes !== undefined && !(Number.isSafeInteger(tier.chunkBytes) && tier.chunkBytes > 0)) {
+    return 'a `chunkBytes` that is a number of bytes, at least 1';
+  }
+  const method = methods.find((name) => typeof tier[name] !== 'function');
+  return method === undefined ? undefined : `\`${method}\``;
+}
+
+/** The same tiers. Throws KV_INVALID_OPTION where two have one name. */
+export function checkTierNames(tiers: readonly Tier[], place: FieldPlace): readonly Tier[] {
+  const names = new Set<string>(['device']); // what the device is called among them
+  for (const { name } of tiers) {
+    if (names.has(name)) {
+      throw createError('KV_INVALID_OPTION', {
+        reason: 'range', ...place, expected: 'tiers of different names, none of which is `device`', received: name,
+      });
+    }
+    names.add(name);
+  }
+  return tiers;
+}
+
+/**
+ * The same tiers, which are asked in their order. Throws KV_INVALID_OPTION where host memory stands behind a tier that
+ * outlives the process and is none: what both have would always be read from the disk or the network.
+ */
+export function checkTierOrder(tiers: readonly Tier[], place: FieldPlace): readonly Tier[] {
+  const lasting = tiers.findIndex(({ isLasting, borrow }) => isLasting && borrow === undefined);
+  const behind =
+    lasting < 0 ? undefined : tiers.slice(lasting).find(({ isLasting, borrow }) => !isLasting && borrow !== undefined);
+  if (behind === undefined) return tiers;
+  const received = tiers.map(({ name }) => name).join(', ');
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', ...place, expected: 'the fastest tier first: host memory before disks and stores', received,
+    hint: `Put \`${behind.name}\` before \`${tiers[lasting]!.name}\`.`,
+  });
+}
+
+/** A tier is given to a second cache, or to one again. */
+export function tierInUse(owner: string): Error {
+  return createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'KvCache', option: 'prefixCache.tiers', expected: 'a tier that no cache was given before',
+    received: owner,
+    hint: 'Make one for each cache.',
+  });
 }

@@ -37,7 +37,7 @@ export interface ValueMetadata {
 
 /** What a decoder's session must be able to give: its logits, and what its attention keeps. Throws KV_MODEL_INVALID. */
 export function checkOutputs({ graph, source, layers }: DecoderPlan): void {
-  const presents = new Set(layers.flatMap(({ node }) => node.outputs.slice(1)));
+  const presents = new Set(layers.flatMap(({ present }) => present));
   const other = graph.outputs.find(({ name }) => name !== 'logits' && !presents.has(name));
   if (other !== undefined)
     throw modelError(

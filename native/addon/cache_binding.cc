@@ -57,6 +57,8 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   const bool has_mapper = shared != nullptr || options.Boolean("mapper");
   const std::span<double> fault_names =
       options.IsUndefined("faultNames") ? std::span<double>() : options.Doubles("faultNames");
+  const auto fault_set =
+      options.IsUndefined("faultSet") ? 0 : static_cast<int32_t>(options.Integer("faultSet", -1, INT32_MAX));
   const std::span<double> token_bytes = options.Doubles("tokenBytes");
   const std::span<double> triplets = options.Doubles("tensors");
   Arguments arrays(info, "NativeCache");
@@ -84,10 +86,11 @@ NativeCache::NativeCache(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Nati
   pattern_ = std::make_unique<Pattern>(*cache_, tensors);
   tensors_ = std::move(tensors);
   windows_ = std::make_unique<SlotWindows>(*cache_);
-  if (!fault_names.empty() &&
-      ThrowIfFailed(env, fault_report_.Open(*cache_, tensors_, fault_names, info[2].As<Napi::Int32Array>().Data()),
-                    driver_kind_))
-    return;
+  const FaultReport::Names names{.tensors = fault_names,
+                                 .set = fault_set,
+                                 .rows = info[2].As<Napi::Int32Array>().Data(),
+                                 .first = has_first ? info[4].As<Napi::Int32Array>().Data() : nullptr};
+  if (!fault_names.empty() && ThrowIfFailed(env, fault_report_.Open(*cache_, tensors_, names), driver_kind_)) return;
   arrays_.Open(info[2].As<Napi::Int32Array>(), info[3].As<Napi::Uint8Array>(),
                has_first ? info[4].As<Napi::Int32Array>() : Napi::Int32Array());
   (void)napi_type_tag_object(env, info.This(), &kTag);

@@ -32,8 +32,8 @@ class NativeCache : public Napi::ObjectWrap<NativeCache>, private Stoppable {
   static void Define(Napi::Env env, Napi::Object exports);
 
   // (pool, {pageBytes, slots, maxTokens, tokenBytes: Float64Array, tensors: Float64Array of triplets, scrub,
-  // mapper: boolean or the cache whose thread it shares, faultNames: Float64Array}, rows, quarantined, first rows or
-  // undefined)
+  // mapper: boolean or the cache whose thread it shares, faultNames: Float64Array, faultSet}, rows, quarantined, first
+  // rows or undefined)
   explicit NativeCache(const Napi::CallbackInfo& info);
   ~NativeCache() override;
 

@@ -192,8 +192,9 @@ OrtStatus* AttentionOperator::Compute(const Kernel& kernel, OrtKernelContext* co
   const int64_t query_width = kernel.heads * dim, key_width = kernel.kv_heads * dim;
   const int64_t value_width = kernel.kv_heads * value_dim;
   const auto is_rows = [&](const Input& input, int64_t width) {
-    return input.data != nullptr && input.dims.size() == 3 && input.dims[0] * input.dims[1] == rows &&
-           input.dims[2] == width;
+    if (input.data == nullptr || input.dims.size() < 3 || input.dims.size() > 4) return false;
+    return input.dims[0] * input.dims[1] == rows &&
+           input.dims[2] * (input.dims.size() == 4 ? input.dims[3] : 1) == width;
   };
   const bool is_packed = kernel.packed != 0;
   const int64_t packed_width = query_width + key_width + value_width;
@@ -215,9 +216,13 @@ OrtStatus* AttentionOperator::Compute(const Kernel& kernel, OrtKernelContext* co
     return Refuse("virtualkv.Attention: there is not one sink for each head");
   }
 
-  const int64_t output_dims[3] = {queries.dims[0], queries.dims[1], kernel.heads * value_dim};
+  std::vector<int64_t> output_dims{queries.dims[0], queries.dims[1], kernel.heads * value_dim};
+  if (queries.dims.size() == 4) output_dims = {queries.dims[0], queries.dims[1], kernel.heads, value_dim};
   OrtValue* output = nullptr;
-  if (OrtStatus* const status = api_->KernelContextGetOutput(context, 0, output_dims, 3, &output)) return status;
+  if (OrtStatus* const status =
+          api_->KernelContextGetOutput(context, 0, output_dims.data(), output_dims.size(), &output)) {
+    return status;
+  }
   void* output_data = nullptr;
   if (OrtStatus* const status = api_->GetTensorMutableData(output, &output_data)) return status;
 

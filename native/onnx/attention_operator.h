@@ -7,9 +7,10 @@
 //
 // Inputs: q [1, rows, query heads · dim], k [1, rows, KV heads · dim], v [1, rows, KV heads · value dim], cosines and
 // sines [positions, half of the rotated dims], sinks [query heads]. All but q may be missing: packed, q holds q, k and
-// v of each row. Output [1, rows, query heads · value dim]. Everything is float, or everything float16. Attributes:
-// layer, num_heads, kv_num_heads, packed, rotary (0: none, 1: halves, 2: neighbours), scale (0: 1/√dim), window,
-// softcap, smooth (1: a sink of 0 for every head).
+// v of each row. Output [1, rows, query heads · value dim]. Of q, k, v and the output, heads may be a dimension of
+// their own: [1, rows, heads, dim]. Everything is float, or everything float16. Attributes: layer, num_heads,
+// kv_num_heads, packed, rotary (0: none, 1: halves, 2: neighbours), scale (0: 1/√dim), window, softcap, smooth (1: a
+// sink of 0 for every head).
 #ifndef VKV_ONNX_ATTENTION_OPERATOR_H_
 #define VKV_ONNX_ATTENTION_OPERATOR_H_
 

@@ -56,6 +56,7 @@ class BlockFile {
 
   bool is_direct() const { return is_direct_; }
   int Size(uint64_t& bytes, double* modified_ms = nullptr) const { return calls_.Size(file_, bytes, modified_ms); }
+  void ReadAhead(uint64_t bytes) const { calls_.ReadAhead(file_, bytes); }
   int Sync() const { return calls_.Sync(file_); }
   int Lock() const { return calls_.Lock(file_); }
   const std::string& path() const { return path_; }

@@ -23,9 +23,15 @@ void Unorder(const BlockHeader& header, const uint8_t* stored, uint8_t* payload)
 
 }  // namespace
 
-ReadState BlockReader::OpenFile(const std::string& name, std::unique_ptr<BlockFile>& file) {
-  int error = context_.Open(context_.PathOf(name), O_RDONLY, file);
-  if (open_blocks_.Relieve(error)) error = context_.Open(context_.PathOf(name), O_RDONLY, file);
+ReadState BlockReader::OpenFile(const std::string& name, std::unique_ptr<BlockFile>& file, bool is_cached) {
+  const std::string path = context_.PathOf(name);
+  const auto open = [&] {
+    bool direct = false;
+    return is_cached ? BlockFile::Open(context_.calls, path, O_RDONLY, direct, file)
+                     : context_.Open(path, O_RDONLY, file);
+  };
+  int error = open();
+  if (open_blocks_.Relieve(error)) error = open();
   if (error == ENOENT) return ReadState::kAbsent;
   if (error == 0) return ReadState::kGood;
   context_.Failed("open", error, context_.counters.failed_reads);
@@ -57,10 +63,14 @@ ReadState BlockReader::ReadHeaderInto(const BlockFile& file, AlignedBuffer& scra
   return parsed == Parsed::kGood ? ReadState::kGood : ReadState::kCorrupt;
 }
 
-ReadState BlockReader::ReadHeaderOf(const Key& key, FoundHeader& found, AlignedBuffer& scratch) {
+std::unique_ptr<BlockFile> BlockReader::OpenAhead(const Key& key) {
   std::unique_ptr<BlockFile> file;
-  const ReadState opened = OpenFile(BlockName(key), file);
-  if (opened != ReadState::kGood) {
+  if (OpenFile(BlockName(key), file, /*is_cached=*/true) == ReadState::kGood) file->ReadAhead(kBlockBytes);
+  return file;
+}
+
+ReadState BlockReader::ReadHeaderOf(const Key& key, const BlockFile* file, FoundHeader& found, AlignedBuffer& scratch) {
+  if (file == nullptr) {
     (void)context_.calls.SizeOf(context_.PathOf(BlockName(key)), found.file_bytes);  // it takes its room all the same
     return ReadState::kIo;                                                           // nothing else takes files away
   }

@@ -58,14 +58,18 @@ class BlockReader {
   ReadState GetTokens(const Key& key, const TokenRequests& requests, ReadCosts& costs, AlignedBuffer& scratch);
   // Reads a file and checks the header; with `checks` every chunk too.
   ReadState ReadWhole(const Key& key, bool checks, WholeBlock& block);
-  // Reads a header into the start of `scratch`. kCorrupt: it is none, or another block's; kAbsent: of another version,
-  // which `version` has then. `found.file_bytes`: the file's size, as far as it is known.
-  ReadState ReadHeaderOf(const Key& key, FoundHeader& found, AlignedBuffer& scratch);
+  // Opens a block's file and has its header read ahead, through the page cache, so that a disk reads many of them at a
+  // time. Null: refused.
+  std::unique_ptr<BlockFile> OpenAhead(const Key& key);
+  // Reads a header, of what that gave, into the start of `scratch`. kCorrupt: it is none, or another block's; kAbsent:
+  // of another version, which `version` has then. `found.file_bytes`: the file's size, as far as it is known.
+  ReadState ReadHeaderOf(const Key& key, const BlockFile* file, FoundHeader& found, AlignedBuffer& scratch);
 
  private:
   struct TokenPlan;
 
-  ReadState OpenFile(const std::string& name, std::unique_ptr<BlockFile>& file);
+  // `is_cached`: through the page cache, whatever the options say.
+  ReadState OpenFile(const std::string& name, std::unique_ptr<BlockFile>& file, bool is_cached = false);
   ReadState ReadPart(const BlockFile& file, std::span<const iovec> parts, uint64_t offset, uint64_t& read);
   bool IsBlock(const BlockHeader& header, const Key& key) const {
     return header.key == key && header.name_space == context_.options.name_space;

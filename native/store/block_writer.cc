@@ -25,11 +25,13 @@ Written BlockWriter::Put(BlockHeader& header, std::span<const uint8_t> payload, 
   header.name_space = context_.options.name_space;
   header.TakeSums(payload.data());
   const Durability durability = context_.options.durability;
+  const uint64_t refusals = folder_refusals_;
   Written written = Write(header, payload, durability == Durability::kSync, scratch);
   if (written.state != PutState::kStored) return written;
   const std::string name = BlockName(header.key);
-  if (durability == Durability::kSync && SyncFolder() != 0) {
-    // It may be gone after a loss of power, and is not to be found until then.
+  if (durability == Durability::kSync && (SyncFolder() != 0 || folder_refusals_ != refusals)) {
+    // It may be gone after a loss of power, and is not to be found until then: also where another's sync, which may
+    // have had this file to write, was refused meanwhile.
     written.state = PutState::kFailed;
     const int error = context_.calls.Unlink(context_.PathOf(name));
     ++folder_changes_;
@@ -164,6 +166,7 @@ Reordered BlockWriter::Reorder(const Key& key, std::span<const uint32_t> stored_
 
 bool BlockWriter::Remove(std::span<const std::string> names, std::vector<uint8_t>& is_left) {
   bool is_good = true;
+  const uint64_t refusals = folder_refusals_;
   for (const std::string& name : names) {
     const int error = context_.calls.Unlink(context_.PathOf(name));
     const bool is_gone = error == 0 || error == ENOENT;
@@ -176,7 +179,8 @@ bool BlockWriter::Remove(std::span<const std::string> names, std::vector<uint8_t
   }
   folder_changes_ += names.size();
   context_.calls.Pass("files-deleted");
-  if (context_.options.durability == Durability::kSync && SyncFolder() != 0) is_good = false;
+  if (context_.options.durability == Durability::kSync && (SyncFolder() != 0 || folder_refusals_ != refusals))
+    is_good = false;
   context_.calls.Pass("deletions-synced");
   return is_good;
 }
@@ -188,7 +192,10 @@ int BlockWriter::SyncFolder() {
   const uint64_t all = folder_changes_;
   int error = context_.calls.SyncFolder(context_.folder);
   if (open_blocks_.Relieve(error)) error = context_.calls.SyncFolder(context_.folder);
-  if (error != 0) return context_.Failed("fsync", error, context_.counters.failed_syncs);
+  if (error != 0) {
+    ++folder_refusals_;
+    return context_.Failed("fsync", error, context_.counters.failed_syncs);
+  }
   ++context_.counters.syncs;
   synced_changes_ = all;
   return 0;

@@ -54,7 +54,7 @@ class BlockWriter {
   Written Write(const BlockHeader& header, std::span<const uint8_t> payload, bool syncs, AlignedBuffer& scratch);
   int WriteFile(const BlockFile& file, const BlockHeader& header, std::span<const uint8_t> payload,
                 AlignedBuffer& scratch) const;
-  // Refused: the next call tries again.
+  // Refused: the next call tries again. That says nothing of what was done before: the system tells a refusal once.
   int SyncFolder();
 
   StoreContext& context_;
@@ -67,7 +67,7 @@ class BlockWriter {
   std::unordered_map<std::string, uint64_t> unsynced_;  // bytes of files, by name; with durability `interval`
   uint64_t unsynced_bytes_ = 0;
 
-  std::atomic<uint64_t> folder_changes_{0};
+  std::atomic<uint64_t> folder_changes_{0}, folder_refusals_{0};
   std::mutex folder_mutex_;  // held by the thread that syncs it: one that waited finds its changes synced too
   uint64_t synced_changes_ = 0;
 };

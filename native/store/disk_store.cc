@@ -6,6 +6,9 @@
 namespace vkv::store {
 namespace {
 
+// Files that a thread has open while it scans: the disk reads as many headers at a time.
+constexpr uint64_t kFilesAhead = 16;
+
 double Number(ReadState state) { return static_cast<double>(state); }
 double Number(PutState state) { return static_cast<double>(state); }
 double Number(LeftFile left) { return static_cast<double>(left); }
@@ -70,14 +73,20 @@ void DiskStore::Scan(int64_t id, uint64_t first, uint64_t count) {
   queue_.AddRead([this, id, first, count](AlignedBuffer& scratch) {
     Answer answer = {id, {}, {}, {0, 0}, {}};
     const uint64_t end = std::min<uint64_t>(keys_.size(), first + count);
-    for (uint64_t k = first; k < end && answer.status.ok(); ++k) answer.status = ScanOne(keys_[k], scratch, answer);
+    for (uint64_t k = first; k < end && answer.status.ok();) {
+      std::vector<std::unique_ptr<BlockFile>> files;
+      for (uint64_t ahead = k; ahead < std::min(end, k + kFilesAhead); ++ahead)
+        files.push_back(reader_.OpenAhead(keys_[ahead]));
+      for (size_t at = 0; at < files.size() && answer.status.ok(); ++at, ++k)
+        answer.status = ScanOne(keys_[k], std::move(files[at]), scratch, answer);
+    }
     deliver_(std::move(answer));
   });
 }
 
-Status DiskStore::ScanOne(const Key& key, AlignedBuffer& scratch, Answer& answer) {
+Status DiskStore::ScanOne(const Key& key, std::unique_ptr<BlockFile> file, AlignedBuffer& scratch, Answer& answer) {
   FoundHeader found;
-  switch (reader_.ReadHeaderOf(key, found, scratch)) {
+  switch (reader_.ReadHeaderOf(key, file.get(), found, scratch)) {
     case ReadState::kGood: {
       const auto used = static_cast<uint32_t>(found.header.used_bytes());
       const size_t at = answer.bytes.size();

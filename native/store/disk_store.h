@@ -72,7 +72,7 @@ class DiskStore {
 
  private:
   bool SyncAll();
-  Status ScanOne(const Key& key, AlignedBuffer& scratch, Answer& answer);
+  Status ScanOne(const Key& key, std::unique_ptr<BlockFile> file, AlignedBuffer& scratch, Answer& answer);
 
   StoreContext context_;
   OpenBlocks open_blocks_;

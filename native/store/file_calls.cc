@@ -51,7 +51,8 @@ void FileCalls::Note(FileCall kind, const std::string& path, uint64_t offset, co
 
 int FileCalls::Open(const std::string& path, int flags, int& file) const {
   if (const int error = Before(FileCall::kOpen).error) return error;
-  file = open(path.c_str(), flags | O_CLOEXEC, kFileMode);
+  // Not to wait for the other end of a pipe that lies where a file should; files know no O_NONBLOCK.
+  file = open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kFileMode);
   if (file < 0) return errno;
   if (faults_) [[unlikely]]
     faults_->Opened(file, path, (flags & O_CREAT) != 0);
@@ -59,6 +60,10 @@ int FileCalls::Open(const std::string& path, int flags, int& file) const {
 }
 
 void FileCalls::Close(int file) const { close(file); }
+
+void FileCalls::ReadAhead(int file, uint64_t bytes) const {
+  (void)posix_fadvise(file, 0, static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+}
 
 int FileCalls::Read(int file, std::span<const iovec> parts, uint64_t offset, size_t& moved) const {
   moved = 0;

@@ -31,6 +31,8 @@ class FileCalls {
 
   int Open(const std::string& path, int flags, int& file) const;
   void Close(int file) const;
+  // Has the system read the file's first bytes into its page cache, and does not wait. A hint: it does not fail.
+  void ReadAhead(int file, uint64_t bytes) const;
   // At most all of the parts; `moved` says how many bytes: 0 of a read is the end of the file.
   int Read(int file, std::span<const iovec> parts, uint64_t offset, size_t& moved) const;
   int Write(int file, std::span<const iovec> parts, uint64_t offset, size_t& moved) const;

@@ -107,7 +107,8 @@ Status StoreFolder::CheckIdentity(bool& is_there) {
   if (block.bytes() == 0) return Unavailable("malloc", ENOMEM, path_);
   uint64_t read = 0;
   const iovec whole = {block.data(), kBlockBytes};
-  if (const int error = file->Read({&whole, 1}, 0, read)) return Unavailable("preadv", error, path_);
+  const int error = file->Read({&whole, 1}, 0, read);
+  if (error != 0 && error != ESPIPE) return Unavailable("preadv", error, path_);  // of a pipe nothing was read
   Key name_space;
   uint16_t version = 0;
   const Parsed parsed = read < kBlockBytes ? Parsed::kNone : ReadIdentity(block.data(), name_space, version);

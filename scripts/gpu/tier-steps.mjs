@@ -42,7 +42,7 @@ function openScene(driver, { DeviceMemory, hostTier, Kernels, KvCache }) {
   const cache = new KvCache({
     work: 'awaited', driver, model, slots: sequences + 2, maxTokens: 2 * textTokens, headroomBytes: 0, readyBytes: 0,
     memoryBudgetBytes: (sequences * tokens + 2 * textTokens) * tokenBytes + (isSmall ? 64 : 512) * driver.info.defaultPageBytes,
-    prefixCache: { modelId: 'gpu-check', tiers: [hostTier({ bytes: 1.5 * textTokens * tokenBytes, keeps: 'recent' })] },
+    prefixCache: { modelId: 'gpu-check', tiers: [hostTier({ bytes: 1.5 * textTokens * tokenBytes })] },
   });
   const stream = driver.acquireStream();
   const kernels = new Kernels({ cache, queryHeads: 4 * model.kvHeads, rowDtype: 'bfloat16', stream });

@@ -6,7 +6,7 @@ import { createRequire } from 'node:module';
 
 import { redisTier } from 'virtual-kv';
 
-import { makeBlock } from '#internal/tiers/contract-blocks.js';
+import { makeBlock } from '#internal/tiers/contract-store.js';
 import { hasRedis, RedisServer } from '../helpers/redis-server.js';
 import { format, median, type BenchResult } from './measure.js';
 

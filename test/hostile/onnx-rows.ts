@@ -86,7 +86,7 @@ export const onnxRows: Readonly<Record<string, Rows>> = {
         options(),
       ),
     model: (world) =>
-      call(async (given: OnnxModelOptions) => (await decoderOf(world))?.model(given), { dtype: 'float16' }),
+      call(async (given: OnnxModelOptions) => (await decoderOf(world))?.model(given), { dtype: 'float16', slides: true }),
     engine: (world) => call(async (given: KvCache) => (await decoderOf(world))?.engine(given), cacheOf(world)),
   },
   readModelFolder: { call: () => call(readModelFolder, modelFolder()) },

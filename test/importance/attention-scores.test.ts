@@ -3,7 +3,7 @@
 import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
-import { attentionScores, type ScoreShapes } from '#internal/tiers/selection/attention-scores.js';
+import { attentionScores, type ScoreShapes } from '#internal/tiers/selection/selectors.js';
 import { floatsOf } from '#internal/base/dtypes.js';
 import { seedOf } from '../helpers/seed.js';
 

@@ -86,7 +86,7 @@ test('what a getter of an option throws is what the caller gets, and nothing has
     t.is(await t.throwsAsync(cache.prefixes.promote({ tokens, selection: chosen })), mine);
     t.is(t.throws(() => scheduler.submit({ tokens, maxNewTokens: 1, selection: chosen })), mine);
   }
-  for (const name of ['directory', 'bytes', 'chunkBytes', 'keeps', 'admit', 'durability', 'threads', 'direct', 'name']) {
+  for (const name of ['directory', 'bytes', 'chunkBytes', 'admit', 'durability', 'threads', 'direct', 'name']) {
     t.is(t.throws(() => diskTier(throwing({ directory: '/nowhere', bytes: 2 ** 24 }, name) as DiskTierOptions)), mine, name);
   }
   for (const name of ['chunkBytes', 'keeps', 'name', 'isLasting']) {

@@ -8,7 +8,7 @@ import { drivers } from '../helpers/cache.js';
 import { dropFromDevice } from '../cache/tiers/device-index.js';
 import { PlainTier } from '../cache/tiers/plain-tier.js';
 import { benchOf, close, serve, textOf } from '../cache/tiers/tier-bench.js';
-import { crc32c } from '#internal/tiers/contract-blocks.js';
+import { crc32c } from '#internal/tiers/contract-store.js';
 
 const model = { layers: 2, kvHeads: 4, headDim: 32, dtype: 'float16' } as const;
 const tensorBytes = 4 * 32 * 2;

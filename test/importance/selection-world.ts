@@ -5,8 +5,7 @@ import type { ExecutionContext } from 'ava';
 import { hostTier, KvCache, type Driver, type EvictionPolicyFactory, type KvCacheOptions, type SelectionOptions, type Sequence, type Tier, type TokenSelector } from 'virtual-kv';
 
 import type { Random } from '#internal/base/random.js';
-import { attentionScores } from '#internal/tiers/selection/attention-scores.js';
-import { countAt } from '#internal/tiers/selection/selectors.js';
+import { attentionScores, countAt } from '#internal/tiers/selection/selectors.js';
 import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { dropFromDevice } from '../cache/tiers/device-index.js';

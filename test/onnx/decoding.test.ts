@@ -7,6 +7,7 @@ import { layoutKinds, type GenerationRequest, type KvCache, type OfflineSchedule
 import { Random } from '#internal/base/random.js';
 
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 import { schedulers } from '../serving/all-schedulers.js';
 import type { DecoderForm } from './made-decoder.js';
 import { onnxTest, openOnnxWorld, type OnnxWorld } from './onnx-world.js';
@@ -33,6 +34,18 @@ const forms: Readonly<Record<string, DecoderForm>> = {
   'float16': { isHalf: true },
   'float16, packed': { isHalf: true, isPacked: true, mask: 'causal' },
   'MatMulNBits': { isQuantized: true },
+  'products and a softmax, scaled in Q and K': { attention: { kind: 'softmax' }, mask: 'causal' },
+  'products and a softmax, a scale of its own, K turned as rows': { attention: { kind: 'softmax', scale: 0.4, turnsByRows: true, hasNaNs: true }, mask: 'causal' },
+  'products and a softmax, scaled behind, a softcap': { attention: { kind: 'softmax', scaled: 'scores', softcap: 2 }, mask: 'causal' },
+  'products and a softmax, not scaled, the mask of a window': { attention: { kind: 'softmax', scaled: 'none' }, mask: 'windowed', kvHeads: 4 },
+  'products and a softmax, one KV head, MatMulNBits': { attention: { kind: 'softmax' }, mask: 'causal', kvHeads: 1, isQuantized: true },
+  'products and a softmax, float16': { attention: { kind: 'softmax' }, mask: 'causal', isHalf: true },
+  'Attention of opset 23': { attention: { kind: 'rows' }, mask: 'causal' },
+  'Attention of opset 23, heads apart, a mask of booleans': { attention: { kind: 'heads', scale: 0.3 }, mask: 'windowed', isMaskBoolean: true },
+  'Attention of opset 23, causal by itself': { attention: { kind: 'rows' } },
+  'Attention of opset 23, a softcap': { attention: { kind: 'heads', softcap: 2 }, mask: 'causal' },
+  'Attention of opset 23, K and V joined and repeated before it': { attention: { kind: 'joined' }, mask: 'causal' },
+  'Attention of opset 23, K and V joined before it, a scale': { attention: { kind: 'joined', scale: 0.3 }, mask: 'causal', kvHeads: 4 },
 };
 
 for (const [name, form] of Object.entries(forms)) {
@@ -69,6 +82,37 @@ for (const layout of layoutKinds) {
       }
     }
   });
+}
+
+/** Which layers see all tokens and which a window, as of Gemma 3, Mistral and gpt-oss. */
+const sliding: Readonly<Record<string, DecoderForm>> = {
+  'two windows and all': { ...wide, layers: 3, windows: [40, 0, 7] },
+  'every layer a window': { ...wide, windows: [20, 20] },
+  'a mask and sinks': { ...wide, mask: 'windowed', maskWindow: 33, windows: [0, 12], hasSinks: true },
+};
+
+for (const [name, form] of Object.entries(sliding)) {
+  const seed = seedOf(`onnx sliding ${name}`);
+  onnxTest(`tokens are the same where windows slide: ${name} (seed ${seed})`, async (t) => {
+    const world = await openOnnxWorld(t, form, seed, 2);
+    const random = new Random(seed);
+    const requests: GenerationRequest[] = [1, 90, 150, 200].map((tokens) => ({ tokens: textOf(random, tokens), maxNewTokens: 24 }));
+    const wanted = await Promise.all(requests.map(({ tokens }) => world.stock.greedy([...tokens], 24)));
+    const pages = new Map<boolean, number>();
+    const runs = [['naive', 'per-layer', true], ['online', 'fused', true], ['offline', 'sliced', true], ['offline', 'sliced', false]] as const;
+    for (const [scheduler, layout, slides] of runs) {
+      const cache = world.cache({ model: world.decoder.model({ slides }), layout, prefixCache: 'off', passTokens: 32 });
+      const outcomes = await schedulers[scheduler]({ cache, engine: world.decoder.engine(cache), prefillTokensPerStep: 32 }, requests);
+      for (const outcome of outcomes) {
+        if (outcome.status !== 'fulfilled') throw outcome.reason;
+        t.deepEqual([...outcome.value.tokens], wanted[outcome.index]);
+      }
+      pages.set(slides, cache.pool.counts().createdPages);
+      t.is(cache.metrics.slidRows > 0, slides, layout);
+      cache.close();
+    }
+    t.true(pages.get(true)! < pages.get(false)!, `${pages.get(true)} of ${pages.get(false)} pages`);
+  }, slow('computes four texts in four caches'));
 }
 
 for (const dtype of ['float16', 'bfloat16'] as const) {

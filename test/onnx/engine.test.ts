@@ -23,7 +23,9 @@ onnxTest('a cache of another shape, of more tokens, or on a device is refused', 
   refuse(/one of 2 tensors/, { model: { ...world.decoder.model(), layers: 1 } });
   refuse(/at most 512 tokens/, { maxTokens: 1024 });
   const layerSets = [{ kind: 'full', layers: [0] }, { kind: 'window', layers: [1], windowTokens: 8 }] as const;
-  refuse(/a layer set of kind window/, { model: { ...world.decoder.model(), layerSets }, prefixCache: 'off' });
+  refuse(/all tokens of layer 1.*a layer set of kind window/, { model: { ...world.decoder.model(), layerSets }, prefixCache: 'off' });
+  t.deepEqual(world.decoder.model({ slides: true }), world.decoder.model(), 'no layer of it has a window');
+  t.throws(() => world.decoder.model({ slides: 1 as never }), { code: 'KV_INVALID_OPTION' });
   t.throws(() => world.decoder.model({ dtype: 'int8' as never }), { code: 'KV_INVALID_OPTION' });
   t.throws(() => world.decoder.engine({} as never), { code: 'KV_INVALID_OPTION' });
 });

@@ -6,6 +6,8 @@ import { bytesField, integerField, joinBytes, textField } from '#internal/onnx/p
 
 import { Random } from '#internal/base/random.js';
 
+import { addAttention, addShared, type UnfusedForm } from './made-attention.js';
+
 export interface DecoderForm {
   readonly layers?: number;
   readonly hidden?: number;
@@ -17,17 +19,21 @@ export interface DecoderForm {
   readonly vocabulary?: number;
   readonly positions?: number;
   /** Default: GroupQueryAttention. */
-  readonly attention?: 'grouped' | 'multi-head';
+  readonly attention?: 'grouped' | 'multi-head' | UnfusedForm;
   readonly isPacked?: boolean;
   /** Where tokens are turned by their positions. Default: in attention; of MultiHeadAttention: in nodes of their own. */
   readonly rotary?: 'inside' | 'outside' | 'neighbours';
   /** Attributes of every attention node. */
   readonly floats?: Readonly<Record<string, number>>;
   readonly integers?: Readonly<Record<string, number>>;
+  /** By layer: `local_window_size`; 0: all tokens. */
+  readonly windows?: readonly number[];
   readonly hasSinks?: boolean;
   /** What is added to the scores: the causal mask with that of padding; the same of a window; distances, which are no mask. */
   readonly mask?: 'causal' | 'windowed' | 'distances';
   readonly maskWindow?: number;
+  /** True where a token is seen. */
+  readonly isMaskBoolean?: boolean;
   readonly isHalf?: boolean;
   readonly isQuantized?: boolean;
   /** Of MatMulNBits: 4 rounds activations to 8 bits. */
@@ -48,8 +54,8 @@ export interface MadeDecoder {
 export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
   const {
     layers = 2, hidden = 64, intermediate = 2 * hidden, heads = 4, kvHeads = given.attention === 'multi-head' ? 4 : 2, dim = 16, vocabulary = 96, positions = 512,
-    attention = 'grouped', isPacked = false, rotary = attention === 'grouped' ? 'inside' : 'outside', floats = {}, integers = {}, hasSinks = false,
-    mask, maskWindow = 8, isHalf = false, isQuantized = false, accuracyLevel = 0, logitCap, keepsLogits = false, more = {},
+    attention = 'grouped', isPacked = false, rotary = attention === 'grouped' ? 'inside' : 'outside', floats = {}, integers = {}, windows = [], hasSinks = false,
+    mask, maskWindow = 8, isMaskBoolean = false, isHalf = false, isQuantized = false, accuracyLevel = 0, logitCap, keepsLogits = false, more = {},
   } = given;
   const random = new Random(seed);
   const next = (): number => random.next();
@@ -83,6 +89,9 @@ export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
   const norm = (from: string, name: string, to: string): string =>
     add('SimplifiedLayerNormalization', [from, floatsOf(name, [hidden], new Float32Array(hidden).fill(1))], to, { floats: { epsilon: 1e-5 }, integers: { axis: -1, stash_type: 1 } });
 
+  const unfused = typeof attention === 'string' ? undefined : attention;
+  const maker = { add, ints, floats: floatsOf, type };
+  if (unfused !== undefined) addShared(maker, { heads, kvHeads, dim });
   const turns = new Float32Array(positions * dim / 2);
   const half = turns.map((_, at) => Math.floor(at / (dim / 2)) / 100 ** (2 * (at % (dim / 2)) / dim));
   floatsOf('cos', [positions, dim / 2], half.map(Math.cos));
@@ -96,12 +105,13 @@ export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
     add('Cast', [add('Sub', ['sum', 'one'], 'sum1')], 'seqlens_k', { integers: { to: elements.int32 } });
     add('Cast', [add('Gather', [add('Shape', ['attention_mask'], 'mask_shape'), 'one'], 'total64', { integers: { axis: 0 } })], 'total_length', { integers: { to: elements.int32 } });
   }
+  add('Gather', [weights('embeddings', [vocabulary, hidden], 2), 'input_ids'], 'hidden_0', { integers: { axis: 0 } });
   if (mask !== undefined) { // [1, 1, sequence, total]: token `past + row` sees those up to itself that are no padding
     ints('zero', [], [0]);
     ints('axis0', [1], [0]);
     ints('axes', [2], [0, 1]);
     add('Gather', [add('Shape', ['attention_mask'], 'mask_shape2'), 'one'], 'total2', { integers: { axis: 0 } });
-    add('Gather', [add('Shape', ['input_ids'], 'ids_shape'), 'one'], 'new', { integers: { axis: 0 } });
+    add('Gather', [add('Shape', [unfused === undefined ? 'input_ids' : 'hidden_0'], 'ids_shape'), 'one'], 'new', { integers: { axis: 0 } });
     add('Range', [add('Sub', ['total2', 'new'], 'past'), 'total2', 'one'], 'rows1');
     add('Unsqueeze', ['rows1', 'axis1'], 'rows');
     add('Unsqueeze', [add('Range', ['zero', 'total2', 'one'], 'columns1'), 'axis0'], 'columns');
@@ -111,17 +121,17 @@ export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
       add('Greater', ['columns', add('Sub', ['rows', 'window'], 'rows_before')], 'seen2');
       add('And', ['seen1', 'seen2'], 'seen');
     } else add('Identity', ['seen1'], 'seen');
+    if (isMaskBoolean) add('Unsqueeze', ['seen', 'axes'], 'mask');
     floatsOf('nothing', [], Float32Array.of(0));
     floatsOf('hidden_score', [], Float32Array.of(isHalf ? -65504 : -3.4e38));
     add('Where', ['seen', 'nothing', 'hidden_score'], 'mask2');
     if (mask === 'distances') {
       add('Cast', [add('Sub', ['columns', 'rows'], 'apart')], 'apart_float', { integers: { to: type } });
       add('Unsqueeze', [add('Add', ['mask2', 'apart_float'], 'mask3'), 'axes'], 'mask');
-    } else add('Unsqueeze', ['mask2', 'axes'], 'mask');
+    } else if (!isMaskBoolean) add('Unsqueeze', ['mask2', 'axes'], 'mask');
   }
   if (keepsLogits) inputs.push(makeValue('num_logits_to_keep', elements.int64, []));
 
-  add('Gather', [weights('embeddings', [vocabulary, hidden], 2), 'input_ids'], 'hidden_0', { integers: { axis: 0 } });
   for (let layer = 0; layer < layers; layer += 1) {
     const at = (name: string): string => `layer_${layer}.${name}`;
     const past = ['key', 'value'].map((kind) => `past_key_values.${layer}.${kind}`);
@@ -137,20 +147,22 @@ export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
       q = product(x, at('wq'), [hidden, heads * dim], at('q'));
       k = product(x, at('wk'), [hidden, kvHeads * dim], at('k'));
       v = product(x, at('wv'), [hidden, kvHeads * dim], at('v'));
-      if (rotary === 'outside') {
+      if (rotary === 'outside' && unfused === undefined) {
         const turn = (from: string, count: number): string => add('RotaryEmbedding', [from, 'position_ids', 'cos', 'sin'], `${from}.turned`, { domain: 'com.microsoft', integers: { num_heads: count } });
         q = turn(q, heads);
         k = turn(k, kvHeads);
       }
     }
-    if (attention === 'grouped') {
+    if (unfused !== undefined) {
+      addAttention(maker, { heads, kvHeads, dim, form: unfused, at, rows: [q, k, v], past, present, mask: mask === undefined ? '' : 'mask' });
+    } else if (attention === 'grouped') {
       const isInside = rotary !== 'outside';
       const from = [q, k, v, ...past, 'seqlens_k', 'total_length', isInside ? 'cos' : '', isInside ? 'sin' : '', '', mask === undefined ? '' : 'mask',
         hasSinks ? weights(at('sinks'), [heads], 4) : ''];
       while (from.at(-1) === '') from.pop();
       add('GroupQueryAttention', from, [at('attended'), ...present], {
         domain: 'com.microsoft', floats,
-        integers: { num_heads: heads, kv_num_heads: kvHeads, do_rotary: isInside ? 1 : 0, rotary_interleaved: rotary === 'neighbours' ? 1 : 0, ...integers },
+        integers: { num_heads: heads, kv_num_heads: kvHeads, do_rotary: isInside ? 1 : 0, rotary_interleaved: rotary === 'neighbours' ? 1 : 0, local_window_size: windows[layer] || -1, ...integers },
       });
     } else {
       add('MultiHeadAttention', [q, k, v, '', '', mask === undefined ? '' : 'mask', ...past], [at('attended'), ...present], {
@@ -183,7 +195,7 @@ export function madeDecoder(given: DecoderForm = {}, seed = 1): MadeDecoder {
     ...nodes.map(({ raw }) => bytesField(1, raw)), textField(2, 'decoder'), ...tensors.map((message) => bytesField(5, message)),
     ...inputs.map(({ raw }) => bytesField(11, raw)), ...outputs.map(({ raw }) => bytesField(12, raw)),
   ];
-  const operators = [['', 17], ['com.microsoft', 1]] as const;
+  const operators = [['', unfused === undefined || unfused.kind === 'softmax' ? 17 : 23], ['com.microsoft', 1]] as const;
   return {
     bytes: joinBytes([
       integerField(1, 8), ...operators.map(([domain, version]) => bytesField(8, textField(1, domain), integerField(2, version))), bytesField(7, ...graph),

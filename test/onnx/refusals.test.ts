@@ -38,6 +38,12 @@ const refused: Readonly<Record<string, readonly [DecoderForm, RegExp]>> = {
     { more: { nodes: [{ name: 'positions', operator: 'Add', inputs: ['last', 'attention_mask'], outputs: ['last'] }] } },
     /the node "positions" \(Add\) reads the input "attention_mask".*`position_ids`/s,
   ],
+  'products and a softmax without a mask': [
+    { attention: { kind: 'softmax' } }, /"layer_0\.weights" \(Softmax\) lets tokens see the tokens after them: nothing is added to its scores/,
+  ],
+  'Attention without a mask': [
+    { attention: { kind: 'joined' } }, /"layer_0\.attended4" \(Attention\) lets tokens see the tokens after them/,
+  ],
   'inputs that are no text': [
     { more: { nodes: [{ name: 'see', operator: 'Add', inputs: ['last', 'pixel_values'], outputs: ['last'] }], inputs: [makeValue('pixel_values', elements.float32, [1])] } },
     /the node "see" \(Add\) reads the input "pixel_values"/,
@@ -99,13 +105,14 @@ test('without the library of onnxruntime there is a typed error that says what t
 });
 
 const seed = seedOf('damaged graphs');
+const damagedForms: readonly DecoderForm[] = [{}, { attention: { kind: 'softmax' }, mask: 'causal' }, { attention: { kind: 'heads' }, mask: 'causal' }];
 
 test(`damaged graphs are rewritten or refused by a typed error (seed ${seed})`, (t) => {
   const random = new Random(seed);
-  const { bytes } = madeDecoder({ mask: 'causal', hidden: 32, vocabulary: 32, dim: 8, positions: 8 }, seed);
+  const graphs = damagedForms.map((form) => madeDecoder({ mask: 'causal', hidden: 32, vocabulary: 32, dim: 8, positions: 8, ...form }, seed).bytes);
   let taken = 0;
   for (let round = 0; round < rounds.rewritten; round += 1) {
-    const damaged = damage(bytes, random);
+    const damaged = damage(graphs[round % graphs.length]!, random);
     try {
       rewritten(damaged);
       taken += 1;
@@ -121,12 +128,12 @@ test(`damaged graphs are rewritten or refused by a typed error (seed ${seed})`, 
 
 onnxTest(`damaged graphs that are still taken are opened, or refused by a typed error (seed ${seed})`, async (t) => {
   const random = new Random(seed);
-  const { bytes } = madeDecoder({ layers: 1, hidden: 32, vocabulary: 32, dim: 8, positions: 8 }, seed);
+  const graphs = damagedForms.map((form) => madeDecoder({ layers: 1, hidden: 32, vocabulary: 32, dim: 8, positions: 8, ...form }, seed).bytes);
   const folder = folderOf(t);
   const library = libraryFile();
   for (let round = 0; round < rounds.opened; round += 1) {
     const file = path.join(folder, `${round}.onnx`);
-    writeFileSync(file, damage(bytes, random));
+    writeFileSync(file, damage(graphs[round % graphs.length]!, random));
     try {
       (await OnnxDecoder.open(file, { library, threads: 1 })).close();
     } catch (error) {
@@ -142,6 +149,15 @@ onnxTest(`damaged graphs that are still taken are opened, or refused by a typed 
 onnxTest('masks that are more than the mask of a causal text are refused', async (t) => {
   const open = (form: DecoderForm) => OnnxDecoder.open(madeFile(t, madeDecoder(form)), { library: libraryFile(), threads: 1 });
   await t.throwsAsync(open({ mask: 'distances' }), { code: 'KV_MODEL_INVALID', message: /"layer_0\.attended" \(GroupQueryAttention\) adds "mask" to its scores, which is more than the mask/ });
+});
+
+onnxTest('attention in several nodes that computes something else is refused', async (t) => {
+  const open = (form: DecoderForm) => OnnxDecoder.open(madeFile(t, madeDecoder(form)), { library: libraryFile(), threads: 1 });
+  const refusal = (message: RegExp) => ({ code: 'KV_MODEL_INVALID', message });
+  const [kvHeads, mask] = [2, 'causal'] as const;
+  await t.throwsAsync(open({ attention: { kind: 'softmax', repeatsInTurn: true }, kvHeads, mask }), refusal(/"layer_0\.attended4" \(MatMul\) ends attention whose scores are no scaled products/));
+  await t.throwsAsync(open({ attention: { kind: 'joined', repeatsInTurn: true }, kvHeads, mask }), refusal(/"layer_0\.attended4" \(Attention\) ends attention that gives something else/));
+  await t.throwsAsync(open({ attention: { kind: 'softmax' }, mask: 'distances' }), refusal(/"layer_0\.attended4" \(MatMul\) adds "mask" to its scores, which is more than the mask/));
 });
 
 /** Some bytes changed, cut out or cut off, most of them where nodes are. */

@@ -15,7 +15,15 @@ interface Parted {
 const tools = ['weather', 'time'];
 const big = '{"id": 12345678901234567890, "x": [1, {"y": "}"}]}';
 
-const cases: Readonly<Record<string, readonly [text: string, parted: Parted, options?: { readonly isThinking?: boolean; readonly tools?: readonly string[]; readonly mostCalls?: number }]>> = {
+/** Those of ChatText, with defaults. */
+interface Options {
+  readonly isThinking?: boolean;
+  readonly tools?: readonly string[];
+  readonly mostCalls?: number;
+  readonly mustCall?: boolean;
+}
+
+const cases: Readonly<Record<string, readonly [text: string, parted: Parted, options?: Options]>> = {
   'plain text': [' A fox.\n\n', { content: ' A fox.\n\n' }],
   'text with a bracket and a part of a tag': ['{a} <tool and </think> <tool_cal', { content: '{a} <tool and </think> <tool_cal' }],
   'only spaces': ['  \n', { content: '  \n' }],
@@ -51,11 +59,29 @@ const cases: Readonly<Record<string, readonly [text: string, parted: Parted, opt
   'JSON that is the answer': ['{"name": "Ida", "age": 7}', { content: '{"name": "Ida", "age": 7}' }],
   'JSON and text': ['{"name": "time"} is what I call', { content: '{"name": "time"} is what I call' }],
   'a list that is the answer': ['[1, 2]', { content: '[1, 2]' }],
+  'a call that was begun, whose arguments are cut': [
+    '{"name": "time", "parameters": {"zone": "C', { calls: [['time', '{"zone": "C']] }, { mustCall: true },
+  ],
+  'a call that was begun, and text behind it': [
+    '{"name": "time", "parameters": {"a": "}"}} I call it.', { calls: [['time', '{"a": "}"}']] }, { mustCall: true },
+  ],
+  'a tagged call that was begun, whose arguments are no JSON': [
+    '<tool_call>\n{"name": "time", "arguments": {zone: 1}}\n</tool_call>', { calls: [['time', '{zone: 1}']] },
+    { mustCall: true },
+  ],
+  'a call that was begun, and another that is no JSON': [
+    '<tool_call>{"name": "time", "arguments": {}}</tool_call><tool_call>{"name": "time", "arguments": x',
+    { content: '<tool_call>{"name": "time", "arguments": x', calls: [['time', '{}']] }, { mustCall: true },
+  ],
+  'a call that was begun, and cut before its arguments': [
+    '{"name": "time", "para', { content: '{"name": "time", "para' }, { mustCall: true },
+  ],
   'JSON without tools': ['{"name": "time"}', { content: '{"name": "time"}' }, { tools: [] }],
 };
 
-function partedBy(text: string, size: number, { isThinking = false, tools: names = tools, mostCalls = Infinity }: NonNullable<(typeof cases)[string][2]>): Parted {
-  const chat = new ChatText({ isThinking, tools: new Set(names), mostCalls });
+function partedBy(text: string, size: number, options: Options): Parted {
+  const { isThinking = false, tools: names = tools, mostCalls = Infinity, mustCall = false } = options;
+  const chat = new ChatText({ isThinking, tools: new Set(names), mostCalls, mustCall });
   const deltas: ChatDelta[] = [];
   for (let at = 0; at < text.length; at += size) deltas.push(...chat.push(text.slice(at, at + size)));
   deltas.push(...chat.end());
@@ -72,7 +98,7 @@ for (const [name, [text, parted, options = {}]] of Object.entries(cases)) {
 }
 
 test('text is not held back longer than it may be a tag', (t) => {
-  const chat = new ChatText({ isThinking: false, tools: new Set(tools), mostCalls: Infinity });
+  const chat = new ChatText({ isThinking: false, tools: new Set(tools), mostCalls: Infinity, mustCall: false });
   t.deepEqual(chat.push('A <'), [{ content: 'A' }]);
   t.deepEqual(chat.push('b'), [{ content: ' <b' }]);
   t.deepEqual(chat.push(' and'), [{ content: ' and' }]);

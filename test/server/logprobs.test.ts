@@ -25,8 +25,7 @@ test('a conversation is answered with log-probabilities, and those of the likeli
     const chosen = script[(promptTokens - 1 + at) % script.length]!;
     t.is(token, Buffer.of(chosen).toString());
     t.deepEqual(bytes, chosen < 128 ? [chosen] : null, 'bytes of a part of a character are not told');
-    const position = at === 0 ? 0 : promptTokens + at - 1; // where the pass began whose logits they are
-    t.true(Math.abs(logprob - expectedLogprob(position, chosen, chosen)) < 1e-5, `${at}: ${logprob}`);
+    t.true(Math.abs(logprob - expectedLogprob(promptTokens + at - 1, chosen, chosen)) < 1e-5, `${at}: ${logprob}`);
     t.deepEqual(top.map((each) => each.logprob), top.map((each) => each.logprob).sort((a, b) => b - a));
     t.deepEqual([top.length, top[0]!.token, top[0]!.logprob], [3, token, logprob]);
   });
@@ -68,6 +67,23 @@ test('a text goes on with log-probabilities as lists, streamed or not', (t) => w
   const refused = await t.throwsAsync(world.client().completions.create({ ...request, logprobs: 21 }));
   t.like(refused, { status: 400, param: 'logprobs' });
 }));
+
+test('a prompt is scored in parts side by side, or whole where the queue has no room for parts', async (t) => {
+  const prompt = `${scriptFrom(1, 60)}odd${scriptFrom(64, 60)}`;
+  const body = { prompt, max_tokens: 1, temperature: 0, echo: true, logprobs: 2 };
+  const seen: { readonly logprobs: object; readonly passes: number }[] = [];
+  for (const maxWaiting of [64, 1]) {
+    await withServer(t, { answers: 'logits', slots: 8, scheduler: { maxWaiting } }, async (world) => {
+      const answer = await (await world.post('/v1/completions', body)).json() as { choices: { logprobs: object }[] };
+      seen.push({ logprobs: answer.choices[0]!.logprobs, passes: world.engine.passes });
+    });
+  }
+  const [parts, whole] = seen;
+  t.deepEqual(parts!.logprobs, whole!.logprobs);
+  t.true((whole!.logprobs as { token_logprobs: number[] }).token_logprobs.filter((each) => each < -2).length > 0);
+  const passes = `${parts!.passes} passes and ${whole!.passes}`;
+  t.true(parts!.passes < whole!.passes / 2, passes); // there is memory for three parts at a time
+});
 
 test('log-probabilities that the engine cannot give are an error, not numbers', (t) => withServer(t, {}, async (world) => {
   const error = await t.throwsAsync(world.client().chat.completions.create({ model: 'script', messages, max_tokens: 3, logprobs: true }));

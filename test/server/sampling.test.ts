@@ -19,8 +19,8 @@ function likeliest(prompt: string, tokens: number, changes: Changes): string {
   const given = [...Buffer.from(prompt)];
   const answer: number[] = [];
   while (answer.length < tokens) {
-    const position = answer.length === 0 ? 0 : given.length + answer.length - 1; // where the pass began whose logits they are
-    const next = script[(given.length + answer.length - 1) % script.length];
+    const position = given.length + answer.length - 1;
+    const next = script[position % script.length];
     let best = 0;
     let largest = -Infinity;
     for (let token = 0; token < 256; token += 1) {

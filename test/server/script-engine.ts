@@ -61,7 +61,10 @@ export class ScriptEngine implements Engine {
     const logits = this.#logits;
     if (logits === undefined) return { tokens: this.#tokens.subarray(0, length) };
     for (let index = 0; index < length; index += 1) {
-      for (let token = 0; token < 256; token += 1) logits[index * 256 + token] = token === this.#tokens[index] ? 8 : ((token * 31 + positions[index]!) % 97) / 20;
+      for (let token = 0; token < 256; token += 1) {
+        const noise = ((token * 31 + positions[index]! + tokenCounts[index]! - 1) % 97) / 20;
+        logits[index * 256 + token] = token === this.#tokens[index] ? 8 : noise;
+      }
     }
     return { logits };
   }

@@ -164,6 +164,23 @@ test('a refused sync of a put is told as failed, and leaves nothing', (t) => inF
   await store.close();
 }));
 
+test('a sync that is refused refuses what waited for it, too', (t) => inFolder(async (directory) => {
+  const faults = new StoreFaults();
+  const store = await faults.open(options(directory, { threads: 4 }));
+  const before = faults.counts().rename;
+  faults.add({ call: 'syncFolder', error: 'EIO', holds: true });
+  const first = put(store, 1);
+  while (faults.held === 0) await new Promise(setImmediate);
+  const second = put(store, 2);
+  while (faults.counts().rename < before + 2) await new Promise(setImmediate); // before the first sync is over
+  faults.clear();
+  t.deepEqual(await Promise.all([first, second]), [first, second].map(() => ({ stored: false, reason: 'failed' })));
+  t.deepEqual([1, 2].map((number) => existsSync(fileOf(directory, number))), [false, false]);
+  assertAccounts(t, store, directory);
+  t.deepEqual(await put(store, 2), { stored: true });
+  await store.close();
+}));
+
 test('a refused sync of what was stored since the last one loses those blocks, and says which', (t) => inFolder(async (directory) => {
   const faults = new StoreFaults();
   const lost: string[] = [];

@@ -11,7 +11,7 @@ import { mix32, type Random } from '#internal/base/random.js';
 import { DiskStore } from '#internal/store/disk-store.js';
 import type { DiskStoreOptions } from '#internal/store/disk-store-options.js';
 import type { FoundBlock, PutResult, ReadMiss, StoreBlock } from '#internal/store/store-block.js';
-import { crc32c } from '#internal/tiers/contract-blocks.js';
+import { crc32c } from '#internal/tiers/contract-store.js';
 export { scale } from '../runner/tier.js';
 
 export const KiB = 2 ** 10;

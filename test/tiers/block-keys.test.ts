@@ -2,7 +2,7 @@ import test from 'ava';
 
 import { layoutKinds, tensorsOf, type ModelShape, type PrefixDomainParts, type PromptOptions, type TensorSpec } from 'virtual-kv';
 
-import { BlockKeys } from '#internal/tiers/block-keys.js';
+import { BlockKeys } from '#internal/tiers/block-record.js';
 import type { ItemNames } from '#internal/prefix/prompt-encoder.js';
 import { cacheTest, cacheTests, tinyModel, withCache } from '../helpers/cache.js';
 

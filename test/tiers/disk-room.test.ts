@@ -3,7 +3,7 @@
 import { diskTier } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
-import { digestOf, makeBlock, type MadeBlock } from '#internal/tiers/contract-blocks.js';
+import { digestOf, makeBlock, type MadeBlock } from '#internal/tiers/contract-store.js';
 import { seedOf } from '../helpers/seed.js';
 import { inFolder, scale } from '../store/store-world.js';
 import { slow } from '../runner/slow.js';

@@ -10,7 +10,7 @@ import type { Tier, TierKeeping } from '#internal/tiers/tier.js';
 import { seedOf } from '../helpers/seed.js';
 
 const blockTokens = 16;
-const keepings: readonly TierKeeping[] = ['recent', 'adaptive', 'frequent', 'important'];
+const keepings: readonly TierKeeping[] = ['adaptive', 'important'];
 
 /** A full tier of 24 blocks at most, each of which takes its tokens. */
 function contentsOf(keeps: TierKeeping, seed: number): { readonly texts: StoredTexts; readonly reuse: TextReuse; readonly contents: TierContents } {

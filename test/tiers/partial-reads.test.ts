@@ -8,7 +8,7 @@ import test, { type ExecutionContext } from 'ava';
 
 import { diskTier, type Tier, type TierTokens } from 'virtual-kv';
 
-import { digestOf, makeBlock, type MadeBlock } from '#internal/tiers/contract-blocks.js';
+import { digestOf, makeBlock, type MadeBlock } from '#internal/tiers/contract-store.js';
 import { folderOf, inFolder } from '../store/store-world.js';
 
 const KiB = 2 ** 10;

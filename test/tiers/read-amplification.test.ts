@@ -6,7 +6,7 @@ import { diskTier, type TierTokens } from 'virtual-kv';
 import { Random } from '#internal/base/random.js';
 import { ImportanceMeans, rowsOfOrder } from '#internal/tiers/selection/importance-means.js';
 import { BlockReorderer, type ReorderingTier } from '#internal/tiers/selection/reordering.js';
-import { digestOf, makeBlock } from '#internal/tiers/contract-blocks.js';
+import { digestOf, makeBlock } from '#internal/tiers/contract-store.js';
 import { seedOf } from '../helpers/seed.js';
 import { inFolder } from '../store/store-world.js';
 import { selectedWeights } from './selected-weights.js';

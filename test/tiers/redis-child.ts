@@ -4,7 +4,7 @@
 import { redisTier } from 'virtual-kv';
 
 import { patient } from '../helpers/patient.js';
-import { makeBlock, sumsOf } from '#internal/tiers/contract-blocks.js';
+import { makeBlock, sumsOf } from '#internal/tiers/contract-store.js';
 import { stripeTokenBytes } from './redis-world.js';
 
 async function main(): Promise<void> {

@@ -6,10 +6,10 @@ import { once } from 'node:events';
 
 import { isKvError, type Tier } from 'virtual-kv';
 
-import { digestOf } from '#internal/tiers/contract-blocks.js';
+import { digestOf } from '#internal/tiers/contract-store.js';
 import { RedisServer } from '../helpers/redis-server.js';
 import { redisTest } from '../helpers/redis-test.js';
-import { processClock } from '#internal/tiers/load-estimate.js';
+import { processClock } from '#internal/tiers/load-clock.js';
 import { timedRedisTier } from '#internal/tiers/redis-tier.js';
 import { blocksOf, breakerChange, contextOf, keyOf, namespaceOf, openTier, read, steppedTime } from './redis-world.js';
 

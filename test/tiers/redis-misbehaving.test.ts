@@ -8,7 +8,7 @@ import test, { type ExecutionContext } from 'ava';
 
 import { isKvError, redisTier, type ErrorDetails, type RedisTierOptions, type Tier } from 'virtual-kv';
 
-import type { MadeBlock } from '#internal/tiers/contract-blocks.js';
+import type { MadeBlock } from '#internal/tiers/contract-store.js';
 import { bulk, OddRedis } from '../helpers/odd-redis.js';
 import { patient } from '../helpers/patient.js';
 import { RedisServer } from '../helpers/redis-server.js';

@@ -6,8 +6,8 @@ import test from 'ava';
 
 import type { TierPut } from 'virtual-kv';
 
-import { crc32c, makeBlock } from '#internal/tiers/contract-blocks.js';
-import { CircuitBreaker, type BreakerState } from '#internal/tiers/redis/circuit-breaker.js';
+import { crc32c, makeBlock } from '#internal/tiers/contract-store.js';
+import { CircuitBreaker, type BreakerState } from '#internal/tiers/redis/redis-lane.js';
 import { PutQueue } from '#internal/tiers/redis/put-queue.js';
 import { decodeValue, encodeValue } from '#internal/tiers/redis/redis-value.js';
 

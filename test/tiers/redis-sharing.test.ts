@@ -9,7 +9,7 @@ import test, { type ExecutionContext } from 'ava';
 
 import { redisTier } from 'virtual-kv';
 
-import type { MadeBlock } from '#internal/tiers/contract-blocks.js';
+import type { MadeBlock } from '#internal/tiers/contract-store.js';
 import { clusterAt, loadClientPackage } from '#internal/tiers/redis/redis-client.js';
 import { RedisServer } from '../helpers/redis-server.js';
 import { redisTest } from '../helpers/redis-test.js';

@@ -7,8 +7,8 @@ import type { redisTier, RedisTierOptions, Tier, TierContext } from 'virtual-kv'
 
 import { patient } from '../helpers/patient.js';
 import { SteppedClock } from '../serving/stepped-clock.js';
-import { digestOf, makeBlock, sumsOf, type MadeBlock } from '#internal/tiers/contract-blocks.js';
-import { processClock, type LoadClock } from '#internal/tiers/load-estimate.js';
+import { digestOf, makeBlock, sumsOf, type MadeBlock } from '#internal/tiers/contract-store.js';
+import { processClock, type LoadClock } from '#internal/tiers/load-clock.js';
 import { timedRedisTier } from '#internal/tiers/redis-tier.js';
 
 export const stripeTokenBytes = [512, 512, 256, 256];

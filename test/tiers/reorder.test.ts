@@ -8,7 +8,7 @@ import test, { type ExecutionContext } from 'ava';
 import { diskTier, type Tier } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
-import { digestOf, makeBlock, type MadeBlock } from '#internal/tiers/contract-blocks.js';
+import { digestOf, makeBlock, type MadeBlock } from '#internal/tiers/contract-store.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf, inFolder, scale } from '../store/store-world.js';
 import { slow } from '../runner/slow.js';

@@ -11,7 +11,7 @@ import { seedOf } from '../helpers/seed.js';
 
 const blockTokens = 16;
 const limitBlocks = 10;
-const keepings: readonly TierKeeping[] = ['recent', 'adaptive', 'frequent', 'important'];
+const keepings: readonly TierKeeping[] = ['adaptive', 'important'];
 const tenants = ['a', 'b', undefined];
 
 for (const keeps of keepings) {

@@ -4,20 +4,19 @@
 // positions, so packed tokens keep theirs. What does not depend on a layer's queries is read while the layers before it
 // are computed (layer-reads.ts).
 
+import { floatsOf } from '../../base/dtypes.js';
 import { EitherSignal } from '../../base/either-signal.js';
 import { createError, isKvError } from '../../base/errors.js';
 import {
-  abortSignal, checkInteger, integer, notConstructible, number, optional, readOptions, type Field,
+  abortSignal, checkInteger, type Field, integer, notConstructible, number, optional, readOptions,
 } from '../../base/options.js';
 import { describe } from '../../base/phrases.js';
 import { floatsOf as viewOf, isFloat32Array, lengthOf } from '../../base/typed-arrays.js';
 import type { LayerQueries, SelectedRows, SelectionCounts, TokenSelection } from '../../cache/sequence.js';
-import { attentionScores } from './attention-scores.js';
-import { BlockRows, type SelectionTotals } from './block-rows.js';
 import type { ChoiceNotes } from './importance-means.js';
-import { floatsOf } from '../../base/dtypes.js';
-import { ended, LayerReads, type ReadRows, type StoredLayer } from './layer-reads.js';
+import { BlockRows, ended, LayerReads, type ReadRows, type SelectionTotals, type StoredLayer } from './layer-reads.js';
 import type { ReadSelection } from './selected-text.js';
+import { attentionScores } from './selectors.js';
 
 export interface LoadedSelectionParts {
   readonly rules: ReadSelection;

@@ -52,7 +52,7 @@ const worlds: Readonly<Record<string, World>> = {
     diskBytes: 16 * MiB, redisMemory: '3mb', hasRoom: false, isExact: false, alphabet: 2, canFail: false, operations: 1_500,
   },
   'everything fails now and then': {
-    options: { ...mock, memoryBudgetBytes: 60 * 4096, mapper: 'background', growth: ahead(8) }, hostBytes: 32 * 1024, keeps: 'frequent', diskBytes: 16 * MiB,
+    options: { ...mock, memoryBudgetBytes: 60 * 4096, mapper: 'background', growth: ahead(8) }, hostBytes: 32 * 1024, diskBytes: 16 * MiB,
     hasRoom: false, isExact: false, alphabet: 2, canFail: true, operations: 1_500,
   },
   'host memory as the device, and everything fails now and then': {

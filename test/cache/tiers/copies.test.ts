@@ -6,7 +6,7 @@ import test from 'ava';
 import { hostTier, isKvError, layoutKinds, type BlockRecord, type ModelShape, type Tier, type TierPut } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
-import { sumsOf } from '#internal/tiers/contract-blocks.js';
+import { sumsOf } from '#internal/tiers/contract-store.js';
 import { CacheBench, drivers, type BenchOptions } from '../../helpers/cache.js';
 import { RunAheadEngine, type Running } from '../../helpers/run-ahead-engine.js';
 import { tokensOf } from '../prefix/spoken.js';

@@ -3,8 +3,9 @@
 
 import test from 'ava';
 
-import { measureReads } from '#internal/tiers/left-reads.js';
-import { type LoadClock, LoadEstimate } from '#internal/tiers/load-estimate.js';
+import { measureReads } from '#internal/tiers/text-load.js';
+import type { LoadClock } from '#internal/tiers/load-clock.js';
+import { LoadEstimate } from '#internal/tiers/load-estimate.js';
 import type { OpenTier } from '#internal/tiers/open-tier.js';
 import { turn } from './device-index.js';
 import { PlainTier } from './plain-tier.js';

@@ -31,7 +31,7 @@ function storedTokens(cache: KvCache, tokens: Int32Array): number {
   return cache.prefixes.explain({ tokens }).tiers!.reachableTokens;
 }
 
-for (const keeps of ['recent', 'adaptive', 'frequent', 'important'] satisfies TierKeeping[]) {
+for (const keeps of ['adaptive', 'important'] satisfies TierKeeping[]) {
   test(`text that is pinned on the device stays in a full tier that keeps '${keeps}', whatever else comes`, async (t) => {
     const bench = benchOf(t, [hostTier({ bytes: 256 * tokenBytes, keeps })], { prefixCache: { policy: priority({ pinnedLevel: 200 }) } });
     const { cache } = bench;
@@ -74,7 +74,7 @@ test('text of a level that expires on the device is kept as that of the next low
 });
 
 test('levels count for nothing in tiers where they do not on the device', async (t) => {
-  const bench = benchOf(t, [hostTier({ bytes: 64 * tokenBytes, keeps: 'recent' })], {});
+  const bench = benchOf(t, [hostTier({ bytes: 64 * tokenBytes })], {});
   const { cache } = bench;
   await store(bench, pinned, 9);
   await store(bench, textOf(64), 0);
@@ -94,7 +94,7 @@ test('a policy whose lasting level is none gives way to lru, and is reported onc
 });
 
 test('the level of stored text is the highest of the requests that used it, promotions included', async (t) => {
-  const bench = benchOf(t, [hostTier({ bytes: 96 * tokenBytes, keeps: 'recent' })], byLevel);
+  const bench = benchOf(t, [hostTier({ bytes: 96 * tokenBytes })], byLevel);
   const { cache } = bench;
   const [promoted, extended, passing] = [textOf(16), textOf(16, 50_000), textOf(96, 200_000)];
   await store(bench, promoted, 0);
@@ -109,7 +109,7 @@ test('the level of stored text is the highest of the requests that used it, prom
 });
 
 test('a longer text that takes the place of the end of a shorter one is of its level', async (t) => {
-  const bench = benchOf(t, [hostTier({ bytes: 64 * tokenBytes, keeps: 'recent' })], byLevel);
+  const bench = benchOf(t, [hostTier({ bytes: 64 * tokenBytes })], byLevel);
   const { cache } = bench;
   const text = textOf(32);
   await store(bench, text.subarray(0, 24), 5); // a block and a half

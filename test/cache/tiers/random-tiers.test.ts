@@ -50,7 +50,7 @@ const worlds: Readonly<Record<string, World>> = {
     bytes: 256 * MiB, blockTokens: 16, hasRoom: false, isExact: false, alphabet: 3, operations: 7_000,
   },
   'hardly any room in either': {
-    options: { ...common, slots: 3, maxTokens: 80, memoryBudgetBytes: 40 * 4096 }, bytes: 64 * 1024, blockTokens: 8, keeps: 'recent', hasLevels: true, hasRoom: false, isExact: false,
+    options: { ...common, slots: 3, maxTokens: 80, memoryBudgetBytes: 40 * 4096 }, bytes: 64 * 1024, blockTokens: 8, hasLevels: true, hasRoom: false, isExact: false,
     alphabet: 2, operations: 7_000,
   },
   'hardly any host memory, and a disk': {

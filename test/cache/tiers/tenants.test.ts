@@ -42,7 +42,7 @@ async function flood(bench: CacheBench, tenant: string | undefined, texts = 24):
   for (let text = 0; text < texts; text += 1) await store(bench, textOf(64, 1_000 * (text + 1)), { tenant, salt: `${text % 3}` });
 }
 
-for (const keeps of ['recent', 'adaptive', 'frequent', 'important'] satisfies TierKeeping[]) {
+for (const keeps of ['adaptive', 'important'] satisfies TierKeeping[]) {
   test(`a tenant's text stays in memory that keeps '${keeps}', however much others store`, async (t) => {
     const bench = benchOf(t, [hostTier({ bytes: 16 * blockBytes, tenantBytes: 8 * blockBytes, keeps })]);
     await store(bench, precious, { tenant: 'small' });

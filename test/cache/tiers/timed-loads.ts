@@ -4,7 +4,7 @@ import type { ExecutionContext } from 'ava';
 
 import type { Promotion } from 'virtual-kv';
 
-import type { LoadClock } from '#internal/tiers/load-estimate.js';
+import type { LoadClock } from '#internal/tiers/load-clock.js';
 import type { OpenTier } from '#internal/tiers/open-tier.js';
 import type { CacheBench } from '../../helpers/cache.js';
 import { SteppedClock } from '../../serving/stepped-clock.js';

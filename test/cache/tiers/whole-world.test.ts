@@ -70,7 +70,7 @@ async function live(t: ExecutionContext, on: 'mock' | 'host', seed: number, dire
   const sideBudgets = [draw(4, 10), draw(2, 5), 30].map((pages) => pages * sidePages);
   const [slots, maxTokens, tierBlockTokens] = [draw(4, 6, 8), draw(32, 64, 80), draw(4, 8, 16)];
   const tierBytes = Math.max(4096, draw(2, 6, 60) * tierBlockTokens * 4 * model.layers * model.headDim);
-  const keeps = draw<'adaptive' | 'recent'>('adaptive', 'recent');
+  const keeps = draw<'adaptive' | 'important'>('adaptive', 'important');
   const prefixCache = {
     modelId: 'm', tierBlockTokens, policy: draw(undefined, lru(), priority()), tenantRows: draw(undefined, undefined, 6), poolRows: draw(undefined, undefined, 12),
   };

@@ -177,7 +177,8 @@ class World {
         const { tokenBytes } = this.#needs[index]!;
         const row = Math.floor(running.length * tokenBytes / this.#pageBytes);
         if (row < rows.shared) {
-          rows.end = Math.min(rows.end, this.#rowsFor(running.length, tokenBytes));
+          const end = this.#rowsFor(running.length, tokenBytes);
+          if (end < rows.shared) rows.end = Math.min(rows.end, end); // what is behind may be a fork's
           rows.shared = row;
         }
         rows.end = Math.max(rows.end, this.#rowsFor(running.length + count, tokenBytes));

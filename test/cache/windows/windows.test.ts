@@ -2,11 +2,12 @@
 // rows go only behind the passes that read them. Pages of 64 KiB, tokens of 16 KiB in a tensor, so rows of 4 tokens; one
 // layer keeps all tokens, one sees a window of 6, per-layer: a row is two pages in its set.
 
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 
 import { ahead, isKvError, Kernels, KvCache, type ModelShape, type Sequence } from 'virtual-kv';
 
 import { CacheBench, cacheTest, cacheTests, withCache, type BenchOptions } from '../../helpers/cache.js';
+import { nativeOf } from '../../helpers/native-of.js';
 
 const rowTokens = 4;
 const windowTokens = 6;
@@ -94,21 +95,57 @@ cacheTest('rows that a step may still read stay until it is complete', options, 
   bench.commit();
 });
 
-for (const passes of [1, 2, 8]) {
-  cacheTest(`an engine that runs ${passes} passes ahead holds what they read, and no more`, options, (t, bench) => {
-    const { cache } = bench;
-    const sequence = cache.acquire({ promptTokens: 1, reserve: 'none' });
-    for (let step = 1; step <= 200; step += 1) {
-      const batch = bench.batchOf([sequence, 1]);
-      cache.prepare(batch);
-      cache.commit(batch, { fence: { step } });
-      if (step > passes) cache.completeStep(step - passes);
-      const oldest = Math.max(0, step - passes); // the length from which the oldest pass that is not over computes
-      t.is(mapped(bench, sequence).first, Math.floor(Math.max(0, oldest - windowTokens + 1) / rowTokens));
-    }
-    cache.completeStep(200);
-    t.is(mapped(bench, sequence).first, Math.floor((200 - windowTokens + 1) / rowTokens));
-  });
+/**
+ * An engine that computes `tokens` tokens, `chunk` in a pass, and queues so many passes more before one is over. Its work
+ * reads what the layer sees, and the mock tells where that has gone. Returns the most rows of the window at once.
+ */
+function mostRowsAhead(t: ExecutionContext, bench: CacheBench, by: 'steps' | 'streams', { passes, chunk, tokens }: {
+  readonly passes: number; readonly chunk: number; readonly tokens: number;
+}): number {
+  const { cache, mock } = bench;
+  const native = nativeOf(bench.driver);
+  const streams = Array.from({ length: passes + 1 }, () => native.createStream());
+  const sequence = cache.acquire({ promptTokens: tokens, reserve: 'none' });
+  const { tokenBytes } = cache.tensors[windowKeys]!;
+  const seenFrom = (length: number): number => Math.max(0, length - windowTokens + 1);
+  const lengths: number[] = []; // before each pass, by step
+  let most = 0;
+  const complete = (step: number): void => {
+    mock.completeStream(streams[step % streams.length]!);
+    if (by === 'steps') cache.completeStep(step);
+  };
+  for (let step = 0; sequence.length < tokens; step += 1) {
+    const from = sequence.length;
+    lengths.push(from);
+    const batch = bench.batchOf([sequence, Math.min(chunk, tokens - from)]);
+    cache.prepare(batch);
+    const end = from + batch.tokensAt(0);
+    const oldest = lengths[Math.max(0, step - passes)]!;
+    const rows = { first: Math.floor(seenFrom(oldest) / rowTokens), end: Math.ceil(end / rowTokens) };
+    t.like(mapped(bench, sequence), rows, `pass ${step}`);
+    most = Math.max(most, rows.end - rows.first);
+    const stream = streams[step % streams.length]!;
+    const address = sequence.address(windowKeys) + BigInt(seenFrom(from) * tokenBytes);
+    mock.queueWork(stream, [{ address, bytes: (end - seenFrom(from)) * tokenBytes, access: 'read' }]);
+    cache.commit(batch, { fence: by === 'steps' ? { step } : { stream } });
+    if (step >= passes) complete(step - passes);
+  }
+  for (let step = Math.max(0, lengths.length - passes); step < lengths.length; step += 1) complete(step);
+  t.is(mapped(bench, sequence).first, Math.floor(seenFrom(tokens) / rowTokens));
+  sequence.release();
+  for (const stream of streams) native.destroyStream(stream);
+  return most;
+}
+
+for (const by of ['steps', 'streams'] as const) {
+  for (const [passes, most, mostOfOne] of [[0, 6, 3], [1, 10, 3], [2, 14, 3], [8, 25, 5]] as const) {
+    const title = `an engine that runs ${passes} passes ahead on ${by} keeps what they read, and no more`;
+    cacheTest(title, { ...options, device: { streams: 'manual' } }, (t, bench) => {
+      t.is(mostRowsAhead(t, bench, by, { passes, chunk: 16, tokens: 100 }), most);
+      t.is(mostRowsAhead(t, bench, by, { passes, chunk: 1, tokens: 200 }), mostOfOne);
+      t.deepEqual(bench.mock.misuses(), []);
+    });
+  }
 }
 
 cacheTest('tokens are taken back as far as what layers see is mapped', { ...options, rollbackTokens: 3 }, (t, bench) => {
@@ -247,6 +284,25 @@ cacheTest('a row that a fork maps is not exchanged under a step that may still u
   cache.prepare(again);
   cache.commit(again);
   t.is(child.length, 14);
+});
+
+cacheTest('nor under work on a stream, which is waited for', {
+  ...options, model: onlyWindows, rollbackTokens: 6, device: { streams: 'manual' },
+}, (t, bench) => {
+  const { cache, mock } = bench;
+  const stream = nativeOf(bench.driver).createStream();
+  const child = bench.sequenceOf(16).fork();
+  const batch = bench.batchOf([child, 1]);
+  cache.prepare(batch);
+  const { tokenBytes } = cache.tensors[windowKeys]!;
+  const address = child.address(windowKeys) + BigInt(11 * tokenBytes);
+  mock.queueWork(stream, [{ address, bytes: 6 * tokenBytes, access: 'read' }]);
+  cache.commit(batch, { fence: { stream } });
+  child.truncate(11);
+  bench.compute(child, 3);
+  t.is(mock.pendingWork, 0);
+  t.deepEqual(mock.misuses(), []);
+  nativeOf(bench.driver).destroyStream(stream);
 });
 
 cacheTest('rows ahead that made room for others are mapped again before they are written', {

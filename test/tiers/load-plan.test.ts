@@ -3,13 +3,13 @@
 import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
-import { LoadEstimate } from '#internal/tiers/load-estimate.js';
-import { LoadSources, sourceOf } from '#internal/tiers/load-comparison.js';
+import { LoadEstimate, PrefillRate } from '#internal/tiers/load-estimate.js';
+import { LoadPlan, sourceOf } from '#internal/tiers/load-plan.js';
 import type { OpenTier } from '#internal/tiers/open-tier.js';
 import type { StoredBlock } from '#internal/tiers/stored-texts.js';
 import { seedOf } from '../helpers/seed.js';
 
-const seed = seedOf('load sources');
+const seed = seedOf('load plan');
 const bytesOf = (tokens: number): number => 4_096 * tokens;
 
 /** Tiers that count what they are asked. */
@@ -28,6 +28,10 @@ function tiersOf(count: number): { readonly tiers: readonly OpenTier[]; readonly
   return world;
 }
 
+function planOf(all: readonly OpenTier[], blocks: readonly StoredBlock[]): LoadPlan {
+  return new LoadPlan({ all, bytesOf }, { blocks, tokens: 0 }, 0, new PrefillRate());
+}
+
 function blockOf(tiers: number, tokens: number): StoredBlock {
   return { tiers, tokens: new Int32Array(tokens) } as unknown as StoredBlock;
 }
@@ -38,10 +42,10 @@ test('a plan asks each tier a few times, however many blocks it has', (t) => {
   const asked = [10, 1_000].map((count) => {
     // In host memory, behind it on a disk as well, and the last one, which is shorter, in Redis alone.
     const blocks = Array.from({ length: count }, (_, at) => (at === count - 1 ? blockOf(4, 31) : blockOf(at < count / 2 ? 1 : 3, 256)));
-    const sources = new LoadSources(world.tiers, bytesOf);
+    const plan = planOf(world.tiers, blocks);
     world.asked = 0;
-    t.deepEqual([...new Set(blocks.map((block) => world.tiers.indexOf(sources.of(block)!)))], [0, 2]);
-    sources.passOver(blocks[0]!);
+    t.deepEqual([...new Set(blocks.map((block) => world.tiers.indexOf(plan.sourceOf(block)!)))], [0, 2]);
+    plan.passOver();
     return world.asked;
   });
   t.is(asked[0], asked[1]);
@@ -57,11 +61,11 @@ test(`each block comes from the tier that comparing them for it alone finds (see
       for (let load = random.integer(3); load > 0; load -= 1) estimate.measured({ bytes: bytesOf(256 * (1 + random.integer(20))), milliseconds: random.integer(3_000) });
       if (random.chance(0.2)) estimate.awaited({ milliseconds: random.integer(2_000) });
     }
-    const sources = new LoadSources(tiers, bytesOf);
+    const plan = planOf(tiers, []);
     for (let block = 0; block < 40; block += 1) {
       const made = blockOf(random.integer(16), [256, 256, 17][random.integer(3)]!);
       const expected = sourceOf(tiers.filter((open) => open.has(made)), bytesOf(made.tokens.length));
-      t.is(sources.of(made), expected);
+      t.is(plan.sourceOf(made), expected);
       seen.add(expected === undefined ? -1 : tiers.indexOf(expected));
     }
   }
