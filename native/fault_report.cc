@@ -97,7 +97,7 @@ void FaultReport::Handler::Print(const Region& region, size_t reservation, uint6
   const auto bytes_of = [&region](int32_t rows) { return static_cast<uint64_t>(rows) * region.page_bytes; };
   const uint64_t end = std::min(bytes_of(region.rows[slot]) / region.common_bytes, region.max_tokens);
   Line line;
-  line << "virtual-kv: native code used ";
+  line << "virtual-kv: native code wrote to ";
   line.Address(address) << ", where there is no memory: `cache.tensors[" << region.numbers[tensor] << "]`, slot "
                         << slot << ", token " << token << ". Slot " << slot << " has memory for ";
   if (region.first == nullptr) {

@@ -106,14 +106,34 @@ extern "C" __attribute__((visibility("hidden"))) uint32_t __wrap_arc4random() {
   return number;
 }
 
-// Names of errors came with 2.32; those that matter here.
+// Names of errors came with 2.32: the same as in native/host/system_calls.cc.
 extern "C" __attribute__((visibility("hidden"))) const char* __wrap_strerrorname_np(int error) {
   switch (error) {
+    case EACCES: return "EACCES";
     case EAGAIN: return "EAGAIN";
+    case EBADF: return "EBADF";
+    case EBUSY: return "EBUSY";
+    case EDQUOT: return "EDQUOT";
+    case EEXIST: return "EEXIST";
+    case EFBIG: return "EFBIG";
+    case EINTR: return "EINTR";
     case EINVAL: return "EINVAL";
+    case EIO: return "EIO";
+    case EISDIR: return "EISDIR";
+    case ELOOP: return "ELOOP";
+    case EMFILE: return "EMFILE";
+    case ENAMETOOLONG: return "ENAMETOOLONG";
+    case ENFILE: return "ENFILE";
+    case ENODEV: return "ENODEV";
+    case ENOENT: return "ENOENT";
     case ENOMEM: return "ENOMEM";
     case ENOSPC: return "ENOSPC";
+    case ENOSYS: return "ENOSYS";
+    case ENOTDIR: return "ENOTDIR";
+    case ENXIO: return "ENXIO";
+    case EOPNOTSUPP: return "EOPNOTSUPP";
     case EPERM: return "EPERM";
+    case EROFS: return "EROFS";
     default: return "";
   }
 }

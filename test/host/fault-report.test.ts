@@ -62,7 +62,7 @@ for (const [layout, mapped] of [['per-layer', 128], ['fused', 106]] as const) {
   faultTest(`a write behind the mapped tokens is named, and ends the process as before [${layout}]`, (t) => {
     const { signal, stderr } = run('at(value, 700)', { VKV_DEBUG: '1', LAYOUT: layout });
     t.is(signal, 'SIGSEGV');
-    t.regex(stderr, new RegExp(`^virtual-kv: native code used 0x[0-9a-f]+, where there is no memory: \`cache\\.tensors\\[3\\]\`, slot 1, token 700\\. ` +
+    t.regex(stderr, new RegExp(`^virtual-kv: native code wrote to 0x[0-9a-f]+, where there is no memory: \`cache\\.tensors\\[3\\]\`, slot 1, token 700\\. ` +
       `Slot 1 has memory for ${mapped} tokens\\. Call \`cache\\.prepare\``, 'm'));
   });
 }

@@ -99,7 +99,7 @@ test.serial('a new user has an answer within two minutes: installs, runs fifteen
 test.serial('a refused system call has its name in a prebuilt addon, which older systems can load', (t) => {
   const opens = `const { diskTier, KvCache } = require('virtual-kv');
     const cache = new KvCache({
-      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots: 1, maxTokens: 1024, memoryBudgetBytes: 2 ** 21, driver: 'host',
+      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots: 1, maxTokens: 1024, memoryBudgetBytes: 2 ** 24, driver: 'host',
       prefixCache: { modelId: 'm', tiers: [diskTier({ directory: '/proc/nowhere', bytes: 1e8 })] },
     });
     cache.prefixes.tiers.ready().catch((error) => console.log(error.code, error.details.statusName)).finally(() => cache.shutdown());`;
