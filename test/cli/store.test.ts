@@ -65,7 +65,7 @@ test('`vkv store` names what it cannot open', (t) => inFolder(async (directory) 
   await withStore(options(directory), async () => {
     const { exitCode, stderr } = await runVkv(['store', 'info', directory]);
     t.is(exitCode, 1);
-    t.regex(stderr, /^vkv: KV_STORE_LOCKED: .* is open in process/);
+    t.regex(stderr, /^vkv: KV_STORE_LOCKED: .* is open in this process/);
   });
   t.is((await runVkv(['store', 'infos', directory])).exitCode, 2);
 }));
