@@ -220,7 +220,8 @@ function sharedRuns(slots: readonly Slot[]): SharedRun[] {
 function titleOf({ slot, state, length, rows, runs }: Slot, tokensPerRow: number, request: number | undefined): string {
   const shared = runs.reduce((sum, [endRow, sharers], at) => sum + (sharers > 1 ? endRow - (at === 0 ? 0 : runs[at - 1]![0]) : 0), 0);
   const who = request === undefined ? state : `request ${request}`;
-  return `slot ${slot}: ${who}, ${counted(length, 'token')}, ${counted(rows, 'row')} of ${count(Math.round(tokensPerRow))} tokens mapped, ${count(shared)} shared`;
+  const mapped = rows === 0 ? '' : `, ${counted(rows, 'row')} of ${count(Math.round(tokensPerRow))} tokens mapped, ${count(shared)} shared`;
+  return `slot ${slot}: ${who}, ${counted(length, 'token')}${mapped}`;
 }
 
 /** The list of shared prefixes beside the map. */
