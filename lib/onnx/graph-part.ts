@@ -85,7 +85,7 @@ export class GraphPart {
 /** A value whose type onnxruntime finds out. */
 const untyped = (name: string): OnnxValue => ({ name, type: 0, dims: undefined, raw: textField(1, name) });
 
-/** What onnxruntime refuses to compute, by the name of who needs it. */
+/** The error for a part of the graph that onnxruntime refuses to compute; `refuse` names the attention node that needs the part. */
 function refusedBy(cause: unknown, refuse: (problem: string) => Error): unknown {
   return isKvError(cause, 'KV_ONNX_FAILED') ? refuse(`cannot be computed by itself (${cause.message.split('\n', 1)[0]!})`) : cause;
 }

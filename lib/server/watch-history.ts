@@ -1,6 +1,6 @@
 // WatchHistory: the last two minutes of a server, a point a second, so that a page that is opened shows them at once and
-// all pages show the same. It takes sums that the scheduler keeps anyway and the pool's counts; the cache is not drawn
-// for it. A second in which nobody looked is there too; one that the process slept through is not.
+// all pages show the same. Each point takes sums that the scheduler keeps anyway, and the pool's counts; no point draws
+// the cache. The server adds points whether a page is open or not, and none for seconds in which its process was stopped.
 
 import type { OnlineScheduler } from '../index.js';
 import type { Figures } from './watch-figures.js';

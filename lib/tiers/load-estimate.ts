@@ -206,9 +206,9 @@ export class PrefillRate {
   }
 }
 
-/** Who waits. */
+/** The promotion that waits for a load. */
 export interface WaitingRequest {
-  /** Whether no request waits for it. */
+  /** Whether no request waits for the promotion. */
   readonly isHint: boolean;
   readonly deadlineMs: number | undefined;
 }

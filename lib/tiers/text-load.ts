@@ -179,12 +179,12 @@ export class TextLoad {
       else read.end = end;
       return end;
     });
-    over.catch(() => { /* who waits for it hears of it */ });
+    over.catch(() => { /* thrown where the read is awaited, when its turn comes */ });
     const read: BlockRead = { over, end: undefined };
     return read;
   }
 
-  /** What has come of the next blocks without a gap, one at least. It is the caller's, who releases it. */
+  /** The next blocks that have come, without a gap between them, at least one. The caller releases them. */
   #takeRead(): Read[] {
     const taken: Read[] = [];
     for (let at = this.#begun; taken.length < readsAtATime / 2 && this.#reads[at]?.end !== undefined; at += 1) {

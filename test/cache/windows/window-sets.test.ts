@@ -115,7 +115,7 @@ cacheTest('rows ahead stay where a row is copied that a fork shares', { ...optio
   t.is(bench.cache.counts().sets[1]!.mappedRows, rows);
 });
 
-cacheTest('a slot that the driver has ruined in a window is given to nobody, nor are its pages', {
+cacheTest('no sequence gets a slot that the driver has ruined in a window set, nor the pages of that slot', {
   ...options, slots: 2, memoryBudgetBytes: 40 * 65_536,
 }, (t, bench) => {
   const { cache, mock } = bench;
