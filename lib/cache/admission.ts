@@ -220,7 +220,7 @@ export class Admission {
     }
     const slot = plan.adoptedSlot >= 0 ? plan.adoptedSlot : this.#choose(plan, promptRows, retiringSlots);
 
-    // What is ready may lack rows of its last row.
+    // What is ready maps nothing behind the match.
     const isReady = slots.foreignRow[slot] === noForeignRow && plan.adoptedRows === plan.rows &&
       registry.named[slot] === plan.rows;
     const cachedRows = plan.tokens === 0 ? 0 : layout.rowsFor(plan.tokens);
