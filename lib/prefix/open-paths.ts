@@ -10,6 +10,8 @@ import { reasonNumber, type RowLedger } from './row-ledger.js';
 const truncated = reasonNumber('truncated');
 
 export class OpenPaths {
+  /** Open paths. Read only. */
+  count = 0;
   /** Open paths that have announced a prompt and not committed all of it. Read only. */
   announcing = 0;
   readonly #tree: PrefixTree;
@@ -17,7 +19,6 @@ export class OpenPaths {
   readonly #pool: CachePool;
   readonly #listeners: readonly TextListener[];
   readonly #nodes: NodeTable;
-  readonly #open = new Set<PrefixPath>();
   /** Open paths that committed text which was cached already: they may have rows of their own with the same tokens. */
   readonly #duplicating = new Set<PrefixPath>();
 
@@ -27,11 +28,6 @@ export class OpenPaths {
     this.#pool = pool;
     this.#listeners = listeners;
     this.#nodes = tree.nodes;
-  }
-
-  /** Open paths. */
-  get count(): number {
-    return this.#open.size;
   }
 
   /** Whether one of them may have rows of its own with the same tokens as whole cached ones. */
@@ -137,10 +133,9 @@ export class OpenPaths {
   }
 
   /**
-   * Two sequences may compute the same text side by side: the rows of the first one are cached, and the path of the
-   * second keeps them from being evicted, which needs them as little as its own are cached. Where no running sequence
-   * uses the cached ones any more, which `isSpare` says, those of the second are cached in their place, and the others
-   * dropped as `replaced`.
+   * Two sequences may compute the same text side by side. The rows of the first are cached; the second has rows of its
+   * own, and its path keeps those of the first from being evicted. Once no running sequence uses them, which `isSpare`
+   * says, the second's are cached in their place, and they are dropped as `replaced`.
    */
   settleDuplicates(isSpare: (row: number) => boolean): void {
     for (const path of this.#duplicating) {
@@ -153,20 +148,20 @@ export class OpenPaths {
    * lies behind a path's tokens in the same node is no longer kept for it.
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
-    for (const path of this.#open) {
+    for (const path of this.#all()) {
       this.#splitAtRow(path.node, path.length);
       const last = this.#cachedTail(path);
       const isOther = last >= 0 && last !== this.#ownTail(path) && isSpare(last);
       if (isOther || this.#isTailBehind(path, isSpare)) this.splitAt(path.node, path.length);
       this.#replaceWhole(path, isSpare);
     }
-    for (const path of this.#open) this.#replaceTail(path, isSpare);
+    for (const path of this.#all()) this.#replaceTail(path, isSpare);
   }
 
   /** Calls `visit` with every announced text and the part [from, to) that is to come. */
   forAnnounced(visit: (tokens: Int32Array, from: number, to: number) => void): void {
     if (this.announcing === 0) return;
-    for (const { announced, length } of this.#open) {
+    for (const { announced, length } of this.#all()) {
       if (announced !== undefined) visit(announced, length, announced.length);
     }
   }
@@ -174,8 +169,8 @@ export class OpenPaths {
   #end(path: PrefixPath): void {
     this.#withdraw(path);
     this.#detach(path);
-    this.#open.delete(path);
-    this.#duplicating.delete(path);
+    this.count -= 1;
+    if (this.isDuplicating) this.#duplicating.delete(path);
     path.isOpen = false;
   }
 
@@ -183,7 +178,7 @@ export class OpenPaths {
   #add(options: PathOptions, node: number, tokens: number): PrefixPath {
     const path = new PrefixPath(options, tokens);
     this.#pool.pinPath(node);
-    this.#open.add(path);
+    this.count += 1;
     if (path.announced !== undefined) this.announcing += 1;
     this.#attach(path, node);
     if (tokens > 0) this.#ledger.fill(node, tokens, path.rows);
@@ -337,6 +332,14 @@ export class OpenPaths {
     if (path.announced === undefined) return;
     path.announced = undefined;
     this.announcing -= 1;
+  }
+
+  #all(): PrefixPath[] {
+    const paths: PrefixPath[] = [];
+    for (const first of this.#nodes.ending) {
+      for (let path = first; path !== undefined; path = path.next) paths.push(path);
+    }
+    return paths;
   }
 
   #attach(path: PrefixPath, node: number): void {

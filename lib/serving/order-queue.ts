@@ -6,7 +6,7 @@
 // Requests that have ended stay until they come first, or `forgetEnded`.
 
 import type { Generation } from './generation.js';
-import { Heap } from './heap.js';
+import { Heap } from '../base/heap.js';
 import type { RequestOrder, TenantShare } from './request-order.js';
 
 interface TenantQueue {

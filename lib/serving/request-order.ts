@@ -5,7 +5,7 @@
 // Invariant: a share's `knownTokens` are at most its tokens, which only grow; so the least of the first is at most the
 // least of the second, and a share is looked at again only where it has grown.
 
-import { Heap } from './heap.js';
+import { Heap } from '../base/heap.js';
 
 /** A request as an order sees it. */
 export interface OrderedRequest {

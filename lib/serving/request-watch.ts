@@ -2,7 +2,7 @@
 // listens to each signal once and sets one alarm, for the first deadline; it searches no list.
 
 import type { Generation } from './generation.js';
-import { Heap } from './heap.js';
+import { Heap } from '../base/heap.js';
 import type { Clock } from './scheduler-options.js';
 
 export interface RequestWatchOptions {

@@ -6,7 +6,7 @@
 // ended request is not counted, and is removed when it comes first or when ended requests are the majority.
 
 import type { Generation } from './generation.js';
-import { Heap } from './heap.js';
+import { Heap } from '../base/heap.js';
 import { OrderQueue } from './order-queue.js';
 import type { RequestOrder, TenantShare } from './request-order.js';
 

@@ -2,7 +2,7 @@
 // its own says: what is likely to return (ReuseOrder), or what is important (BlockRanking). A block counts with the
 // level that it had when it was set last. Levels are few: each in use has an order.
 
-import { ScoreHeap } from '../base/score-heap.js';
+import { Heap } from '../base/heap.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
 import { NodeLists } from '../prefix/eviction/node-lists.js';
 import { ReuseHistory } from '../prefix/eviction/reuse-history.js';
@@ -208,11 +208,21 @@ export class ReuseOrder implements BlockOrder {
 // BlockRanking: which block of a tier goes first by score: what a use of it is worth × how often its text was used, the
 // least first. Only blocks with none behind them in the tier are in it.
 
+/** A block in the ranking. */
+interface RankedBlock {
+  readonly block: StoredBlock;
+  /** Of equal scores the block that came first goes first. */
+  readonly number: number;
+  score: number;
+  /** In the heap. */
+  index: number;
+}
+
 export class BlockRanking implements BlockOrder {
   readonly #worthOf: (block: StoredBlock) => number;
-  readonly #heap = new ScoreHeap();
-  readonly #numbers = new Map<StoredBlock, number>();
-  readonly #blocks = new Map<number, StoredBlock>();
+  readonly #heap = new Heap<RankedBlock>(
+    (a, b) => a.score - b.score || a.number - b.number, (ranked, index) => { ranked.index = index; });
+  readonly #ranked = new Map<StoredBlock, RankedBlock>();
   #nextNumber = 0;
 
   /** @param worthOf What a use of the block is worth, 0 or more. */
@@ -221,56 +231,48 @@ export class BlockRanking implements BlockOrder {
   }
 
   has(block: StoredBlock): boolean {
-    return this.#numbers.has(block);
+    return this.#ranked.has(block);
   }
 
   /** Adds a block, or ranks it anew. */
   set(block: StoredBlock): void {
-    let number = this.#numbers.get(block);
-    if (number === undefined) {
-      number = this.#nextNumber++;
-      this.#numbers.set(block, number);
-      this.#blocks.set(number, block);
+    const ranked = this.#ranked.get(block);
+    if (ranked !== undefined) {
+      ranked.score = this.#scoreOf(block);
+      this.#heap.update(ranked.index);
+      return;
     }
-    this.#heap.set(number, this.#scoreOf(block));
+    const made = { block, number: this.#nextNumber++, score: this.#scoreOf(block), index: 0 };
+    this.#ranked.set(block, made);
+    this.#heap.push(made);
   }
 
   delete(block: StoredBlock): void {
-    const number = this.#numbers.get(block);
-    if (number === undefined) return;
-    this.#heap.delete(number);
-    this.#numbers.delete(block);
-    this.#blocks.delete(number);
+    const ranked = this.#ranked.get(block);
+    if (ranked === undefined) return;
+    this.#ranked.delete(block);
+    this.#heap.remove(ranked.index);
   }
 
   /** Takes out the block that goes first of those that `skips` does not say so of; undefined: none. */
   take(skips: (block: StoredBlock) => boolean): StoredBlock | undefined {
-    const skipped: (readonly [number: number, score: number])[] = [];
-    let found: StoredBlock | undefined;
-    for (let top = this.#heap.top; top !== undefined && found === undefined; top = this.#heap.top) {
-      const score = this.#heap.scoreOf(top)!;
-      const block = this.#blocks.get(top)!;
-      if (skips(block)) {
-        skipped.push([top, score]);
-        this.#heap.delete(top);
-      } else {
-        found = block;
-        this.delete(block);
-      }
-    }
-    for (const [number, score] of skipped) this.#heap.set(number, score);
-    return found;
+    const skipped: RankedBlock[] = [];
+    let first = this.#heap.shift();
+    for (; first !== undefined && skips(first.block); first = this.#heap.shift()) skipped.push(first);
+    for (const ranked of skipped) this.#heap.push(ranked);
+    if (first !== undefined) this.#ranked.delete(first.block);
+    return first?.block;
   }
 
   /** Whether a block scores more than some block that is there. */
   isAboveLowest(block: StoredBlock): boolean {
-    const { top } = this.#heap;
-    return top !== undefined && this.#heap.scoreOf(top)! < this.#scoreOf(block);
+    const { first } = this.#heap;
+    return first !== undefined && first.score < this.#scoreOf(block);
   }
 
   /** Ranks all blocks anew: their uses have changed. */
   refresh(): void {
-    for (const [block, number] of this.#numbers) this.#heap.set(number, this.#scoreOf(block));
+    for (const block of this.#ranked.keys()) this.set(block);
   }
 
   #scoreOf(block: StoredBlock): number {

@@ -4,11 +4,10 @@
 import { diskTier, type TierTokens } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
-import { ImportanceMeans, rowsOfOrder } from '#internal/tiers/selection/importance-means.js';
-import { BlockReorderer, type ReorderingTier } from '#internal/tiers/selection/reordering.js';
 import { digestOf, makeBlock } from '#internal/tiers/contract-store.js';
 import { seedOf } from '../helpers/seed.js';
 import { inFolder } from '../store/store-world.js';
+import { ReorderingWorld } from './reordering-world.js';
 import { selectedWeights } from './selected-weights.js';
 import { slow } from '../runner/slow.js';
 
@@ -82,25 +81,16 @@ for (const { what, rowBytes, probeBytes, strays } of models) {
     const ratios = [0.05, 0.1, 0.2, 0.25, 0.5, 1];
     const plain: number[] = [];
     for (const ratio of ratios) plain.push(await amplification(ratio));
-    const means = new ImportanceMeans();
+    const world = new ReorderingWorld(tier, rowBytes);
+    for (const { record } of blocks) world.add(record.key, record.tokens);
     for (let request = 0; request < 12; request += 1) {
       const ratio = ratios[request % ratios.length]!;
       blocks.forEach(({ record }, index) => {
-        means.note(record.key, selectedWeights(selectionOf(random, ranking[index]!, Math.max(1, Math.ceil(blockTokens * ratio)), strays), blockTokens));
+        world.means.note(record.key, selectedWeights(selectionOf(random, ranking[index]!, Math.max(1, Math.ceil(blockTokens * ratio)), strays), blockTokens));
       });
     }
-    const rows = new Map<string, Int32Array>();
-    const reordering: ReorderingTier = {
-      has: () => true, rowsOf: (key) => rows.get(key),
-      reorder: async (key, order) => {
-        const put = await tier.reorder!(key, order);
-        if (put.isStored) rows.set(key, rowsOfOrder(order));
-        return put;
-      },
-    };
-    const reorderer = new BlockReorderer({ tier: reordering, means, chunkTokens: chunkBytes / rowBytes, ratio: 0.1 });
-    t.is(await reorderer.run(8), blocks.length);
-    t.is(await reorderer.run(8), 0, 'what is in a good order stays');
+    t.is(await world.run(8), blocks.length);
+    t.is(await world.run(8), 0, 'what is in a good order stays');
     const reordered: number[] = [];
     for (const ratio of ratios) reordered.push(await amplification(ratio));
     const shown = (list: readonly number[]): string => list.map((one) => one.toFixed(3)).join(', ');

@@ -6,8 +6,8 @@
 //
 // Why a leaf: nodes with children are set aside when they come up, and return to the heap when a child goes.
 
+import { Heap } from '../../base/heap.js';
 import { callable, integer, optional, readOptions, withDefault } from '../../base/options.js';
-import { ScoreHeap } from '../../base/score-heap.js';
 import type {
   CachedExtent, EvictionContext, EvictionPolicy, EvictionPolicyFactory, OfferedText,
 } from './eviction-policy.js';
@@ -38,17 +38,30 @@ export function importance(options?: ImportanceEvictionOptions): EvictionPolicyF
   return (context) => new Importance(context, extentTokens, importantTokens);
 }
 
+/** A node of the heap. */
+interface RankedNode {
+  readonly node: number;
+  readonly score: number;
+  /** When its text was used last: of equal scores the earliest goes first. */
+  readonly lastUse: number;
+  /** Its end when it was ranked. */
+  readonly to: number;
+  /** In the heap. */
+  index: number;
+}
+
 class Importance implements EvictionPolicy {
   readonly #context: EvictionContext;
   readonly #extentTokens: number;
   readonly #importantTokens: ((extent: CachedExtent) => number) | undefined;
   /** Left out with a function of the user's, which knows nothing of text in tiers. */
   readonly isWorthRoom: ((text: OfferedText) => boolean) | undefined;
-  readonly #heap = new ScoreHeap();
+  readonly #heap = new Heap<RankedNode>(
+    (a, b) => a.score - b.score || a.lastUse - b.lastUse || a.node - b.node,
+    (ranked, index) => { ranked.index = index; });
+  readonly #ranked = new Map<number, RankedNode>();
   /** Nodes of the pool that are not in the heap: they had children when they came up. */
   readonly #parents = new Set<number>();
-  /** By node of the heap, its end when it was ranked. */
-  readonly #rankedTo = new Map<number, number>();
   #age = 0;
 
   constructor(
@@ -63,8 +76,13 @@ class Importance implements EvictionPolicy {
   add(node: number): void {
     const { to, lastUse } = this.#context.nodes;
     const end = to[node]!;
-    this.#heap.set(node, this.#age + this.#worthOf(node, this.floorTokens(node), end), lastUse[node]!);
-    this.#rankedTo.set(node, end);
+    const made = {
+      node, score: this.#age + this.#worthOf(node, this.floorTokens(node), end), lastUse: lastUse[node]!, to: end,
+      index: 0,
+    };
+    this.#take(node);
+    this.#ranked.set(node, made);
+    this.#heap.push(made);
   }
 
   remove(node: number): void {
@@ -76,16 +94,15 @@ class Importance implements EvictionPolicy {
 
   split(upper: number, lower: number): void {
     this.#parents.add(upper);
-    if (this.#heap.has(lower)) this.add(lower); // it may be less than an extent now
+    if (this.#ranked.has(lower)) this.add(lower); // it may be less than an extent now
   }
 
   victim(): number {
     const node = this.#lowest();
     if (node === undefined) return -1;
-    this.#age = this.#heap.scoreOf(node)!;
+    this.#age = this.#ranked.get(node)!.score;
     return node;
   }
-
 
   /** Where its last extent begins. */
   floorTokens(node: number): number {
@@ -108,11 +125,12 @@ class Importance implements EvictionPolicy {
   /** The leaf that scores least. */
   #lowest(): number | undefined {
     const { firstChild, to } = this.#context.nodes;
-    for (let node = this.#heap.top; node !== undefined; node = this.#heap.top) {
+    for (let first = this.#heap.first; first !== undefined; first = this.#heap.first) {
+      const { node } = first;
       if (firstChild[node]! >= 0) {
         this.#take(node);
         this.#parents.add(node);
-      } else if (this.#rankedTo.get(node) !== to[node]) {
+      } else if (first.to !== to[node]) {
         this.add(node); // its end has gone since
       } else {
         return node;
@@ -122,8 +140,10 @@ class Importance implements EvictionPolicy {
   }
 
   #take(node: number): void {
-    this.#heap.delete(node);
-    this.#rankedTo.delete(node);
+    const ranked = this.#ranked.get(node);
+    if (ranked === undefined) return;
+    this.#ranked.delete(node);
+    this.#heap.remove(ranked.index);
   }
 
   /** Important tokens in [from, to) × uses. */

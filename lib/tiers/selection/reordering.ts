@@ -1,6 +1,7 @@
-// Reordering: has blocks of a cache's tier stored in the order in which requests read their tokens
-// (`BlockReorderer` below): of the fastest tier that can, when it is called and now and then by itself,
-// beside everything else. Readers get the same bytes, before, meanwhile and after.
+// Reordering: has blocks of a cache's tier stored in the order in which requests read their tokens: of the fastest tier
+// that can, when it is called and now and then by itself, beside everything else, one block at a time. A block is
+// written anew only where that saves a good part of the chunks that its important tokens take, so that importance which
+// wanders does not wear out the disk. Readers get the same bytes, before, meanwhile and after.
 
 import { EitherSignal } from '../../base/either-signal.js';
 import { createError } from '../../base/errors.js';
@@ -9,7 +10,6 @@ import type { OpenTier } from '../open-tier.js';
 import type { StoredBlock } from '../stored-texts.js';
 import { readPut } from '../tier-calls.js';
 import type { TierSet } from '../tier-set.js';
-import type { TierPut } from '../tier.js';
 import { chunksHolding, type ImportanceMeans, orderByImportance, rowsOfOrder } from './importance-means.js';
 
 /** Options of `prefixes.tiers.reorder`. */
@@ -32,11 +32,24 @@ export interface ReorderingCounts {
 
 /** Blocks that a run that begins by itself stores anew at most. */
 const mostByItself = 16;
+/** Requests that must have noted a block first. */
+const leastNotes = 4;
+/** Share of the chunks of its important tokens that must be saved. */
+const leastSaving = 0.25;
+/** Blocks whose order is looked at in one turn of the event loop. */
+const ratedAtATime = 32;
 
 const spec = { mostBlocks: withDefault(integer({ min: 1 }), 64), signal: optional(abortSignal) };
 
+interface Candidate {
+  readonly block: StoredBlock;
+  readonly order: Int32Array;
+  /** Chunks that reads are spared, by how often the block was read. */
+  readonly gain: number;
+}
+
 export class Reordering {
-  readonly #set: TierSet;
+  readonly #set: Pick<TierSet, 'all' | 'texts'>;
   readonly #means: ImportanceMeans;
   /** Bytes of a token in a tensor, the mean of all. */
   readonly #tokenBytes: number;
@@ -44,17 +57,18 @@ export class Reordering {
   readonly #after: number;
   readonly #report: (error: unknown) => void;
   readonly #ending = new AbortController();
-  #reorderer: BlockReorderer | undefined;
   #running: Promise<number> | undefined;
   /** Requests that selected since a run began by itself. */
   #notes = 0;
+  #reordered = 0;
+  #refused = 0;
 
   /**
    * @param after Requests that selected between two runs that begin by themselves; 0: none does. @param report Hears of
    * failures that no call reports.
    */
   constructor(
-    set: TierSet, means: ImportanceMeans, tensorTokenBytes: readonly number[],
+    set: Pick<TierSet, 'all' | 'texts'>, means: ImportanceMeans, tensorTokenBytes: readonly number[],
     { after, report }: { readonly after: number; readonly report: (error: unknown) => void },
   ) {
     this.#set = set;
@@ -65,8 +79,7 @@ export class Reordering {
   }
 
   get counts(): ReorderingCounts {
-    const { reordered, refused } = this.#reorderer?.counts ?? { reordered: 0, refused: 0 };
-    return { notedBlocks: this.#means.blocks, reorderedBlocks: reordered, refusedBlocks: refused };
+    return { notedBlocks: this.#means.blocks, reorderedBlocks: this.#reordered, refusedBlocks: this.#refused };
   }
 
   /**
@@ -81,8 +94,8 @@ export class Reordering {
       throw createError('KV_CLOSED', { operation: 'reorder its blocks', owner: 'KvCache' });
     }
     if (this.#running !== undefined) return 0;
-    this.#reorderer ??= this.#makeReorderer();
-    if (this.#reorderer === undefined) {
+    const open = this.#fastest();
+    if (open === undefined) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner: 'CacheTiers.reorder', option: 'prefixCache.tiers',
         expected:
@@ -92,7 +105,7 @@ export class Reordering {
     }
     const either = new EitherSignal(this.#ending.signal, signal);
     try {
-      return await this.#begin(this.#reorderer, mostBlocks, either.signal);
+      return await this.#begin(open, mostBlocks, either.signal);
     } finally {
       either.forget();
     }
@@ -105,19 +118,8 @@ export class Reordering {
       return;
     }
     this.#notes = 0;
-    this.#reorderer ??= this.#makeReorderer();
-    if (this.#reorderer !== undefined) {
-      this.#begin(this.#reorderer, mostByItself, this.#ending.signal).catch(this.#report);
-    }
-  }
-
-  async #begin(reorderer: BlockReorderer, mostBlocks: number, signal: AbortSignal): Promise<number> {
-    this.#running = reorderer.run(mostBlocks, signal);
-    try {
-      return await this.#running;
-    } finally {
-      this.#running = undefined;
-    }
+    const open = this.#fastest();
+    if (open !== undefined) this.#begin(open, mostByItself, this.#ending.signal).catch(this.#report);
   }
 
   /** Resolves when nothing of it is under way; nothing begins any more. Undefined: nothing is. */
@@ -131,150 +133,74 @@ export class Reordering {
     this.#means.clear();
   }
 
-  /** For the fastest tier that can reorder; undefined: none can. */
-  #makeReorderer(): BlockReorderer | undefined {
-    for (const open of this.#set.all) {
-      const { chunkBytes, reorder } = open.tier;
-      if (open.state !== 'open' || reorder === undefined || chunkBytes === undefined || !(chunkBytes > 0)) continue;
-      const blockOf = (key: string): StoredBlock | undefined => {
-        const block = this.#set.texts.find(key);
-        return block !== undefined && open.has(block) ? block : undefined;
-      };
-      return new BlockReorderer({
-        tier: {
-          has: (key) => blockOf(key) !== undefined,
-          rowsOf: (key) => {
-            const block = blockOf(key);
-            return block && open.contents.rowsOf(block);
-          },
-          reorder: (key, order) => this.#reorder(open, blockOf(key), order),
-        },
-        means: this.#means, chunkTokens: chunkBytes / this.#tokenBytes,
-      });
-    }
-    return undefined;
+  /** The fastest tier that can reorder; undefined: none can. */
+  #fastest(): OpenTier | undefined {
+    return this.#set.all.find(({ state, tier: { reorder, chunkBytes } }) =>
+      state === 'open' && reorder !== undefined && chunkBytes !== undefined);
   }
 
-  async #reorder(open: OpenTier, block: StoredBlock | undefined, order: Int32Array): Promise<TierPut> {
-    if (block === undefined) return { isStored: false, reason: 'failed' };
-    open.contents.beginReading(block); // it is not evicted meanwhile
+  async #begin(open: OpenTier, mostBlocks: number, signal: AbortSignal): Promise<number> {
+    this.#running = this.#reorderAll(open, mostBlocks, signal);
     try {
-      const put = readPut(await open.calls.track(open.tier.reorder!(block.key, order)), open.tier.name, 'reorder');
-      if (put.isStored) open.contents.noteRows(block, rowsOfOrder(order));
-      else if (put.error !== undefined) this.#report(put.error);
-      return put;
-    } catch (error) { // a tier of the user's that throws
-      this.#report(error);
-      return { isStored: false, reason: 'failed', error };
+      return await this.#running;
     } finally {
-      open.contents.endReading(block);
+      this.#running = undefined;
     }
   }
-}
 
-// BlockReorderer: chooses which blocks of a tier are worth storing in another order, by what requests selected of them,
-// and has it done, one block at a time. A block is written anew only where that saves a good part of the chunks that
-// its important tokens take, so that importance which wanders does not wear out the disk. Runs when it is called; for
-// one Node thread.
-
-/** What it needs of a tier. */
-export interface ReorderingTier {
-  /** Whether it has the block: of another, what was noted is kept for when it does. */
-  has(key: string): boolean;
-  /** The row of each token, as far as it is known; undefined: they are in the order of the text. */
-  rowsOf(key: string): Int32Array | undefined;
-  /** As `Tier.reorder`. */
-  reorder(key: string, storedToLogical: Int32Array): Promise<TierPut>;
-}
-
-/** Options of `BlockReorderer`. */
-export interface BlockReordererOptions {
-  readonly tier: ReorderingTier;
-  /** What requests noted of its blocks, by their keys. */
-  readonly means: ImportanceMeans;
-  /** Rows that a chunk holds: `chunkBytes` of the tier by the bytes of a token in a stripe. A fraction counts. */
-  readonly chunkTokens: number;
-  /**
-   * Share of a block's tokens that requests select, above 0 … 1. Default: as requests have selected of the block, on
-   * average.
-   */
-  readonly ratio?: number;
-  /** Requests that must have noted a block first, 1 or more. Default 4. */
-  readonly leastNotes?: number;
-  /** Share of the chunks of its important tokens that must be saved, 0 … 1. Default 0.25. */
-  readonly leastSaving?: number;
-}
-
-/** Blocks whose order is looked at in one turn of the event loop. */
-const ratedAtATime = 32;
-
-interface Candidate {
-  readonly key: string;
-  readonly order: Int32Array;
-  /** Chunks that reads are spared, by how often the block was read. */
-  readonly gain: number;
-}
-
-export class BlockReorderer {
-  readonly #options: BlockReordererOptions & Required<Omit<BlockReordererOptions, 'ratio'>>;
-  #isRunning = false;
-  #reordered = 0;
-  #refused = 0;
-
-  constructor(options: BlockReordererOptions) {
-    this.#options = { leastNotes: 4, leastSaving: 0.25, ...options };
-  }
-
-  /** Blocks that were reordered, and those that the tier refused. */
-  get counts(): { readonly reordered: number; readonly refused: number } {
-    return { reordered: this.#reordered, refused: this.#refused };
-  }
-
-  /**
-   * Reorders the blocks that gain most, `mostBlocks` at most, one after the other. Resolves how many were; 0 at once
-   * where a run is under way. Ends early once `signal` is aborted.
-   */
-  async run(mostBlocks: number, signal?: AbortSignal): Promise<number> {
-    if (this.#isRunning) return 0;
-    this.#isRunning = true;
-    try {
-      let done = 0;
-      const candidates = await this.#candidates();
-      for (const { key, order } of candidates.slice(0, mostBlocks)) {
-        if (signal?.aborted === true) break;
-        const { isStored } = await this.#options.tier.reorder(key, order);
-        // it is gone, or there is no room: not to be tried at every turn
-        if (!isStored) this.#options.means.forget(key);
-        done += isStored ? 1 : 0;
-        this.#refused += isStored ? 0 : 1;
+  async #reorderAll(open: OpenTier, mostBlocks: number, signal: AbortSignal): Promise<number> {
+    let done = 0;
+    for (const { block, order } of (await this.#candidates(open)).slice(0, mostBlocks)) {
+      if (signal.aborted) break;
+      if (await this.#reorder(open, block, order)) {
+        done += 1;
+        continue;
       }
-      this.#reordered += done;
-      return done;
-    } finally {
-      this.#isRunning = false;
+      this.#means.forget(block.key); // it is gone, or there is no room: not to be tried at every turn
+      this.#refused += 1;
     }
+    this.#reordered += done;
+    return done;
   }
 
   /** The one that gains most first. What is noted may be much: others have this thread in between. */
-  async #candidates(): Promise<Candidate[]> {
+  async #candidates(open: OpenTier): Promise<Candidate[]> {
     const candidates: Candidate[] = [];
-    for (const [number, key] of this.#options.means.keys().entries()) {
+    for (const [number, key] of this.#means.keys().entries()) {
       if (number % ratedAtATime === ratedAtATime - 1) await new Promise<void>((resolve) => { setImmediate(resolve); });
-      const candidate = this.#candidateOf(key);
+      const candidate = this.#candidateOf(open, key);
       if (candidate !== undefined) candidates.push(candidate);
     }
     return candidates.toSorted((a, b) => b.gain - a.gain);
   }
 
-  #candidateOf(key: string): Candidate | undefined {
-    const { tier, means, chunkTokens, ratio, leastNotes, leastSaving } = this.#options;
-    const notes = means.notesOf(key);
-    if (notes < leastNotes || !tier.has(key)) return undefined;
-    const order = orderByImportance(means.of(key)!);
-    const selected = ratio === undefined ? Math.round(means.sumOf(key)!) : Math.ceil(order.length * ratio);
-    const important = order.slice(0, Math.max(1, selected));
-    const now = chunksHolding(important, tier.rowsOf(key), chunkTokens);
+  /** Of a block that the tier does not have, what was noted is kept for when it does. */
+  #candidateOf(open: OpenTier, key: string): Candidate | undefined {
+    const notes = this.#means.notesOf(key);
+    const block = this.#set.texts.find(key);
+    if (notes < leastNotes || block === undefined || !open.has(block)) return undefined;
+    const chunkTokens = open.tier.chunkBytes! / this.#tokenBytes;
+    const order = orderByImportance(this.#means.of(key)!);
+    const important = order.slice(0, Math.max(1, Math.round(this.#means.sumOf(key)!)));
+    const now = chunksHolding(important, open.contents.rowsOf(block), chunkTokens);
     const saved = now - Math.ceil(important.length / chunkTokens);
-    return saved > 0 && saved >= leastSaving * now ? { key, order, gain: saved * notes } : undefined;
+    return saved > 0 && saved >= leastSaving * now ? { block, order, gain: saved * notes } : undefined;
+  }
+
+  /** Whether the block is stored in the order. */
+  async #reorder(open: OpenTier, block: StoredBlock, order: Int32Array): Promise<boolean> {
+    if (!open.has(block)) return false;
+    open.contents.beginReading(block); // it is not evicted meanwhile
+    try {
+      const put = readPut(await open.calls.track(open.tier.reorder!(block.key, order)), open.tier.name, 'reorder');
+      if (put.isStored) open.contents.noteRows(block, rowsOfOrder(order));
+      else if (put.error !== undefined) this.#report(put.error);
+      return put.isStored;
+    } catch (error) { // a tier of the user's that throws
+      this.#report(error);
+      return false;
+    } finally {
+      open.contents.endReading(block);
+    }
   }
 }
