@@ -168,9 +168,15 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
       cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes, seed, tiers: below,
     });
     const feed = new RequestFeed({ trace, ahead: maxBatch, limit, promptOnly, signal });
+    let longestTokens = 0;
     const loop = new ReplayLoop({
       feed, scheduler, arrivals, stepMs, signal, onProgress: settings.onProgress,
-      refusalOf: (request) => refusalOf(request, cache), measure: () => measure(cache, scheduler),
+      refusalOf: (request) => {
+        const refusal = refusalOf(request, cache);
+        if (refusal === undefined) longestTokens = Math.max(longestTokens, peakTokensOf(request));
+        return refusal;
+      },
+      measure: () => measure(cache, scheduler),
     });
     const interrupted = await loop.run();
     scheduler.stop();
@@ -196,7 +202,8 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
       peakPoolBytes,
       usedBytesAtPeak: peak.usedBytes,
       pagedBytesAtPeak: peak.pagedBytes,
-      staticBytes: maxBatch * maxTokens * tokenBytes,
+      longestTokens,
+      staticBytes: maxBatch * longestTokens * tokenBytes,
       verify,
       verifiedTokens: verification.verifiedTokens,
       mismatches: verification.mismatches,
