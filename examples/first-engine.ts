@@ -9,18 +9,19 @@ const cache = new KvCache({
   driver: 'host', slots: SLOTS, maxTokens: 4_096, memoryBudgetBytes: 2 ** 26,
 });
 const { key } = cache.layer(0);
+const row = key.strides.token; // elements from a token to the next: other layers' tokens may lie between
 const logits = new Float32Array(SLOTS * VOCABULARY);
 const engine: Engine = {
   vocabularyTokens: VOCABULARY,
   prefill(pass) {
     logits.fill(0);
     for (let i = 0; i < pass.length; i += 1) {
-      const keys = key.view(pass.sequences[i]!); // K of layer 0, [token, head, dim]; native code takes `addressOf`
+      const keys = key.view(pass.sequences[i]!); // K of layer 0, a token every `row` elements; native code takes `addressOf`
       const from = pass.positions[i]!;
       const end = from + pass.tokenCounts[i]!;
-      for (let at = from; at < end; at += 1) keys[at * DIM] = pass.tokens[pass.starts[i]! + at - from]!; // 1. write the new ones
+      for (let at = from; at < end; at += 1) keys[at * row] = pass.tokens[pass.starts[i]! + at - from]!; // 1. write the new ones
       if (pass.wantsLogits[i] === 0) continue; // the middle of a prompt
-      for (let at = 0; at < end; at += 1) logits[i * VOCABULARY + keys[at * DIM]!]! += 1; // 2. attend to all
+      for (let at = 0; at < end; at += 1) logits[i * VOCABULARY + keys[at * row]!]! += 1; // 2. attend to all
     }
     return { logits }; // 3. answer
   },

@@ -14,7 +14,7 @@ const batch = cache.createBatch();
 for (const tokens of [700, 1, 1, 1]) { // the prompt, then one token a step
   batch.clear();
   batch.add(sequence, tokens);
-  cache.prepare(batch); // from here these tokens have memory: run the kernels on key.addressOf(sequence)
+  cache.prepare(batch); // from here these tokens have memory: run the kernels on key.addressOf(sequence) and key.strides
   cache.commit(batch); // their K and V are valid
 }
 const { mappedPages } = cache.counts();

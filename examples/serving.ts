@@ -53,6 +53,7 @@ const requests: GenerationRequest[] = questions.map((question) => ({
 async function answersOf(name: string, prefixCache: 'on' | 'off'): Promise<string[]> {
   const cache = new KvCache({
     model: { layers: 1, kvHeads: 1, headDim: DIM, dtype: 'float32' }, driver: 'host', slots: SLOTS, maxTokens: 1024,
+    layout: 'per-layer', // a tensor's tokens lie one behind the other: the engine takes no strides
     memoryBudgetBytes: 16 * 2 ** 20, pageBytes: 65_536, prefixCache: prefixCache === 'on' ? {} : 'off',
   });
   const engine = new CopyingEngine();

@@ -37,6 +37,13 @@ function run(command, args) {
   return stdout;
 }
 
+/** Runs what takes minutes, and shows on stderr how far it is. */
+function runShown(what, command, args) {
+  console.error(`virtual-kv: ${what}`);
+  const { status, error } = spawnSync(command, args, { cwd: root, stdio: ['ignore', 2, 2] });
+  if (status !== 0) fail(`${command} ${args.join(' ')} failed${error === undefined ? '' : `: ${error.message}`}.`);
+}
+
 /** Builds the addon of a platform and returns its file. The machine's own is linked from the objects of `npm run build:native`. */
 function build(platform) {
   const toolchain = platforms[platform];
@@ -47,7 +54,7 @@ function build(platform) {
   } else if (!existsSync(path.join(folder, 'CMakeCache.txt'))) {
     fail('build/ was not made by CMake. Install CMake 3.18 or later and run `VKV_BUILD=cmake npm run build:native`.');
   }
-  run('cmake', ['--build', folder, '--parallel', '--target', 'virtual_kv_release']);
+  runShown(`compiling the addon for ${platform} …`, 'cmake', ['--build', folder, '--parallel', '--target', 'virtual_kv_release']);
   return path.join(folder, 'release', 'virtual_kv.node');
 }
 
@@ -90,6 +97,7 @@ writeSums();
 if (flags.pack) {
   const to = path.resolve(flags.to);
   process.env.VKV_RELEASE = 'true'; // scripts/prepack.mjs
+  console.error('virtual-kv: packing …');
   const [packed] = JSON.parse(run('npm', ['pack', '--json', '--silent', '--pack-destination', to]));
   const tarball = path.join(to, packed.filename);
   const sum = sha256(tarball);

@@ -58,7 +58,7 @@ export class Pipeline {
     this.#begin = words;
     if (caches.encoder) this.#images = new EncoderCache({ budgetBytes: 2 ** 20, kinds: { image: { width: hidden, dtype: 'float32' } } });
     const optionsOf = (stage: StageName): Omit<KvCacheOptions, 'model'> => ({
-      driver: 'host', slots: 4, maxTokens: 1_024, memoryBudgetBytes: 2 ** 25, pageBytes: 2 ** 16, prefixCache: caches[stage] ? {} : 'off',
+      driver: 'host', layout: 'per-layer', slots: 4, maxTokens: 1_024, memoryBudgetBytes: 2 ** 25, pageBytes: 2 ** 16, prefixCache: caches[stage] ? {} : 'off',
     });
     const thinkerCache = new KvCache({ ...optionsOf('thinker'), model: model.shape(), sideTensors: { hidden: { width: hidden, dtype: 'float32' } } });
     this.#llama = new LlamaEngine({ model, cache: thinkerCache, hidden: 'hidden' });

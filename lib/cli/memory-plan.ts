@@ -3,7 +3,7 @@
 
 import { mostRowTokens } from '../layout/set-layout.js';
 import {
-  computeLayout, layoutKinds, type LayerSetLayout, type Layout, type LayoutKind, type LayoutOptions, type LayoutReason,
+  computeLayout, layoutKinds, type DriverKind, type LayerSetLayout, type Layout, type LayoutKind, type LayoutOptions, type LayoutReason,
 } from '../index.js';
 
 /** The largest power of two that can be reserved of the 128 TiB of addresses that x86-64 and arm64 usually give a process. */
@@ -64,6 +64,7 @@ export interface ProbesPlan {
 
 /** What `layout: 'auto'` chooses for the layers that keep every token, and the rows of each layout. */
 export interface AutoPlan {
+  readonly driverKind: DriverKind;
   readonly layout: LayoutKind;
   readonly layoutReason: LayoutReason;
   /** Most of `rowTokens`. */
@@ -175,11 +176,12 @@ export function planAuto(options: LayoutOptions, { memoryBytes }: PlanQuestion =
     computeLayout({ ...options, layout, memoryBudgetBytes: memoryBytes }).sets[0]!;
   const { kind, layout, layoutReason } = setIn('auto');
   if (kind !== 'full') return undefined;
+  const { driverKind = 'host' } = options;
   const rows = layoutKinds.map((layout) => {
     const { tokensPerRow: rowTokens, rowBytes } = setIn(layout);
     return { layout, rowTokens, rowBytes, firstRowsBytes: options.slots * rowBytes };
   });
-  return { layout, layoutReason, mostTokens: mostRowTokens(options.maxTokens), rows };
+  return { driverKind, layout, layoutReason, mostTokens: mostRowTokens(driverKind, options.maxTokens), rows };
 }
 
 /** The plan as `--json` prints it: flat. */

@@ -23,7 +23,7 @@ export interface ModelFlags {
 }
 
 export interface LayoutFlags {
-  readonly layout: LayoutKind;
+  readonly layout: LayoutKind | 'auto';
   readonly pageBytes?: number;
   readonly maxTokens?: number;
 }
@@ -68,22 +68,18 @@ export function addModelOptions(command: Command): Command {
 }
 
 /** The flag for a layout, or for the rule that chooses one. */
-export function layoutOption(byDefault: LayoutKind | 'auto'): Option {
-  return new Option('--layout <kind>', 'how tensors share address ranges; auto: the first whose rows are short and small')
-    .choices([...layoutKinds, 'auto']).default(byDefault);
-}
-
-function plainLayoutOption(byDefault: LayoutKind): Option {
-  return new Option('--layout <kind>', 'how tensors share address ranges').choices(layoutKinds).default(byDefault);
+export function layoutOption(): Option {
+  return new Option('--layout <kind>', 'how tensors share address ranges; auto: per-layer where its rows are short and small, else fused')
+    .choices([...layoutKinds, 'auto']).default('auto');
 }
 
 /** Adds the flags that say how the tensors lie in memory. `defaults` are the texts for two defaults that differ by command. */
 export function addLayoutOptions(
   command: Command,
-  defaults: { readonly pageBytes: string; readonly maxTokens: string; readonly takesAuto?: boolean },
+  defaults: { readonly pageBytes: string; readonly maxTokens: string },
 ): Command {
   return command
-    .addOption(defaults.takesAuto ? layoutOption('per-layer') : plainLayoutOption('per-layer'))
+    .addOption(layoutOption())
     .option('--page-bytes <size>', `bytes of a physical page (default: ${defaults.pageBytes})`, pageSizeFlag)
     .option('--max-tokens <count>', `tokens a slot has addresses for (default: ${defaults.maxTokens})`, countFrom(1));
 }

@@ -1,7 +1,7 @@
 // `vkv plan`: how much address space and memory a model's KV cache takes. Prints the numbers of memory-plan.ts as a table or JSON.
 // Opens no driver and maps nothing.
 
-import { Command } from 'commander';
+import { Command, Option } from 'commander';
 
 import { formatBytes, formatCount, formatNumber, printable, printableJson } from '../base/format.js';
 import { layoutKinds, type LayoutOptions, type LayoutReason } from '../index.js';
@@ -15,8 +15,8 @@ import {
 } from './model-options.js';
 import { columnsTable, factsTable, type TableRow } from './table.js';
 
-interface PlanFlags extends ModelFlags, Omit<LayoutFlags, 'layout'>, PlanQuestion {
-  readonly layout: LayoutOptions['layout'];
+interface PlanFlags extends ModelFlags, LayoutFlags, PlanQuestion {
+  readonly driver: 'cuda' | 'host';
   readonly slots: number;
   readonly compare?: boolean;
   readonly json?: boolean;
@@ -34,8 +34,10 @@ export function planCommand(): Command {
   const command = new Command('plan').description("how much address space and memory a model's KV cache takes");
   addModelOptions(command);
   return addLayoutOptions(command, {
-    pageBytes: '2 MiB', maxTokens: "the model's own limit, else 8,192", takesAuto: true,
+    pageBytes: '2 MiB', maxTokens: "the model's own limit, else 8,192",
   })
+    .addOption(new Option('--driver <kind>', 'where kernels read: cuda a GPU, host the CPU; `--layout auto` depends on it')
+      .choices(['cuda', 'host']).default('cuda'))
     .option('--slots <count>', 'sequences at a time', countFrom(1), 256)
     .option('--tokens <count>', 'also print what one sequence of this length takes', countFrom(0))
     .option('--pass-tokens <count>', 'new tokens of a sequence in a pass, which windows hold besides (default: 1)', countFrom(1))
@@ -51,8 +53,8 @@ export function planCommand(): Command {
 function plan(flags: PlanFlags): string {
   const selected = selectModel(flags);
   const { model, maxTokens } = selected;
-  const { layout, slots, pageBytes = defaultPageBytes } = flags;
-  const options: LayoutOptions = { model, layout, slots, maxTokens, pageBytes };
+  const { layout, slots, driver: driverKind, pageBytes = defaultPageBytes } = flags;
+  const options: LayoutOptions = { model, layout, slots, maxTokens, pageBytes, driverKind };
   const answer = planMemory(options, flags);
   const compared = flags.compare ? comparePlans(options, flags) : undefined;
   const auto = planAuto(options, flags);
@@ -112,26 +114,32 @@ function reasonText({ layoutReason, keptBytes = 0, mostBytes }: SetPlan, passTok
   }
 }
 
+/** Time of decode attention on a CPU, against `per-layer`: docs/benchmarks.md. On a GPU it was not taken yet. */
+const readTimes = { 'per-layer': '1 ×', 'sliced': '1.15 to 1.3 ×', 'fused': '0.98 to 1.13 ×' };
+
 /** The rows of each layout. */
 function rowsTable({ rows }: AutoPlan, { slots }: MemoryPlan): string {
-  const headings = ['layout', 'tokens shared at a time', 'row', `first rows of ${formatCount('slot', slots)}`];
+  const first = `first rows of ${formatCount('slot', slots)}`;
+  const headings = ['layout', 'tokens shared at a time', 'row', first, 'attention on a CPU'];
   const cells = rows.map((row) => [
     row.layout, formatNumber(row.rowTokens, 2), formatBytes(row.rowBytes, 2), formatBytes(row.firstRowsBytes, 2),
+    readTimes[row.layout],
   ]);
   return columnsTable(headings, cells);
 }
 
 /** Which layout `--layout auto` is, and why. */
-function autoText({ layout, layoutReason, mostTokens }: AutoPlan, { memory }: MemoryPlan): string {
+function autoText({ layout, layoutReason, mostTokens, driverKind }: AutoPlan, { memory }: MemoryPlan): string {
   const tokens = formatCount('token', mostTokens);
-  const budget = memory === undefined ? '' : `a quarter of ${formatBytes(memory.memoryBytes)}`;
+  const isHost = driverKind === 'host';
+  const budget = memory === undefined || !isHost ? '' : `a quarter of ${formatBytes(memory.memoryBytes)}`;
   const reasons: Partial<Record<LayoutReason, string>> = {
-    'short-rows': `the first whose rows have at most ${tokens}`,
-    'budget': `the first whose rows have at most ${tokens}, and whose first rows take at most ${budget}`,
-    'smallest': budget === '' ? `as rows of every layout have more than ${tokens}`
-      : `as no layout has rows of at most ${tokens} of which the first take at most ${budget}`,
+    'short-rows': layout === 'per-layer' ? `whose rows have at most ${tokens}` : `as rows of per-layer have more than ${tokens}`,
+    'budget': `as the first rows of per-layer take more than ${budget}`,
+    'smallest': budget === '' ? `as rows of both have more than ${tokens}`
+      : `as neither has rows of at most ${tokens} of which the first take at most ${budget}`,
   };
-  return `auto: ${layout}, ${reasons[layoutReason]}`;
+  return `auto on a ${isHost ? 'CPU' : 'GPU'}: ${layout}, ${reasons[layoutReason]}`;
 }
 
 function facts(answer: MemoryPlan): TableRow[] {

@@ -33,10 +33,21 @@ function failureOf(error: unknown, command: Command): Failure {
   }
   if (error instanceof CommanderError) {
     const code = error.code === 'commander.unknownOption' ? 'KV_UNKNOWN_OPTION' : 'KV_INVALID_OPTION';
-    return { code, message: sentence(error.message), recovery: 'fix' };
+    const message = sentence(error.message);
+    return { code, message: isUnlike(error) ? `${message} \`${nameOf(command)} --help\` lists the commands.` : message, recovery: 'fix' };
   }
   const { code, message } = (error instanceof Error ? error : new Error(String(error))) as NodeJS.ErrnoException;
   return { code: code ?? 'KV_INTERNAL', message: message.split('\n', 1)[0]! };
+}
+
+/** Whether it names a command that there is not, and that is like none. */
+function isUnlike({ code, message }: CommanderError): boolean {
+  return code === 'commander.unknownCommand' && !message.includes('Did you mean');
+}
+
+/** `vkv`, `vkv store`. */
+function nameOf(command: Command): string {
+  return command.parent === null ? command.name() : `${nameOf(command.parent)} ${command.name()}`;
 }
 
 /** Whether the command line was wrong: the built-in classes are mistakes in a call, and its arguments came from flags. */

@@ -123,7 +123,7 @@ export function describeServe(command: Command): Command {
     .addOption(new Option('--parameters <kind>', 'what becomes of parameters that it does not know: lenient: ignored, ' +
       'and named in the header x-ignored-parameters; strict: refused')
       .choices(['lenient', 'strict']).default('lenient'))
-    .addOption(layoutOption('auto'))
+    .addOption(layoutOption())
     .option('--host-tier <size>', "keep what the device has no room for in this much of the process's memory", sizeFlag)
     .option('--disk <directory=size>', 'keep it in files of this folder, also for the next start', diskFlag)
     .option(

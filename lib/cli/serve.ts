@@ -58,8 +58,7 @@ async function serve(flags: ServeFlags): Promise<void> {
   using driver = Driver.open(model.driver);
   const size: Omit<LayoutOptions, 'pageBytes'> = {
     model: model.shape, slots: flags.slots, maxTokens: flags.maxTokens ?? Math.min(model.maxTokens, mostTokens),
-    // On a GPU other layouts' kernels were not timed yet.
-    memoryBudgetBytes: flags.memoryBytes, layout: flags.layout === 'auto' && driver.kind === 'cuda' ? 'per-layer' : flags.layout,
+    memoryBudgetBytes: flags.memoryBytes, layout: flags.layout,
   };
   await using cache = new KvCache({ // its end stores what tiers were not offered yet
     ...size, memoryBudgetBytes: flags.memoryBytes, driver, pageBytes: flags.pageBytes ?? pageBytesOn(driver, size),

@@ -2,6 +2,7 @@
 // simulated device of MockDevice (virtual-kv/testing). One driver serves any number of page pools, kernel sets and
 // device memories of its environment.
 
+import type { DriverKind } from '../base/driver-kind.js';
 import { createError, isKvError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
 import {
@@ -12,11 +13,7 @@ import { native, type NativeDriver, type NativeDriverInfo, type NativeMemoryInfo
 import { StreamWork } from './stream-work.js';
 import { WeakUsers, type Membership, type UserMemory } from './weak-users.js';
 
-/**
- * What a driver is. `cuda`: a GPU. `host`: the CPU's own memory. `mock`: a simulated CUDA device, for tests, which only
- * MockDevice makes.
- */
-export type DriverKind = 'cuda' | 'host' | 'mock';
+export type { DriverKind } from '../base/driver-kind.js';
 
 /** What a driver is and can do; it never changes. */
 export type DriverInfo = NativeDriverInfo;

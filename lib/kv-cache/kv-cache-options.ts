@@ -166,9 +166,9 @@ export interface KvCacheOptions {
   /** Bytes of free pages that the mapper creates ahead: see PagePool. Not together with `pool`. */
   readonly readyBytes?: number | undefined;
   /**
-   * How tensors lie in address ranges. `auto`: the first of `per-layer`, `sliced` and `fused` whose rows are short
-   * beside a prompt and small beside the budget: see LayoutOptions. `cache.layout.kind` says which it is. Default
-   * `per-layer`.
+   * How tensors lie in address ranges. `auto`: `per-layer` where its rows are short beside a prompt and small beside
+   * the budget, else `fused`: see LayoutOptions. `cache.layout.kind` says which it is. Kernels take the strides of
+   * `cache.layer`; those that need a tensor's tokens one behind the other ask for `per-layer`. Default `auto`.
    */
   readonly layout?: LayoutKind | 'auto' | undefined;
   /** How far to map ahead. Default `ahead(16)`. */
@@ -259,7 +259,7 @@ const spec = {
   pageBytes: optional(integer({ min: 1 })),
   headroomBytes: optional(integer()),
   readyBytes: optional(integer()),
-  layout: withDefault(oneOf(layoutChoices), 'per-layer'),
+  layout: withDefault(oneOf(layoutChoices), 'auto'),
   growth: withDefault(policy<GrowthPolicy>({ ahead, onDemand }), ahead()),
   eagerRows: withDefault(integer(), 0),
   idleRowsLimit: withDefault(integer(), Number.MAX_SAFE_INTEGER),

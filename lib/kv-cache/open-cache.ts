@@ -72,7 +72,7 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
     const model = readModelShape(read.model);
     const layout = computeLayout({
       model, layout: read.layout, slots: read.slots + slotsForTransfers(read), maxTokens: read.maxTokens,
-      pageBytes: pool.pageBytes, memoryBudgetBytes: pool.memoryBudgetBytes,
+      pageBytes: pool.pageBytes, memoryBudgetBytes: pool.memoryBudgetBytes, driverKind: pool.driver.kind,
     });
     checkSets(layout, read);
     const inner = withFullSet(layout);

@@ -3,8 +3,9 @@
 // than a page or no multiple of it, and a page may end inside a token. Each layer set has reservations and rows of its
 // own (set-layout.ts); sets in which nothing grows have bytes alone.
 
+import { driverKinds, type DriverKind } from '../base/driver-kind.js';
 import { createError } from '../base/errors.js';
-import { checkInteger, integer, oneOf, optional, readOptions, type Field } from '../base/options.js';
+import { checkInteger, integer, oneOf, optional, readOptions, withDefault, type Field } from '../base/options.js';
 import { dtypeBytes, type TensorSpec } from '../base/dtypes.js';
 import { workerShape, type ConstantSet, type ModelShape } from './model-shape.js';
 import {
@@ -22,8 +23,8 @@ export interface LayoutOptions {
   /**
    * How tensors of full attention share reservations; other layer sets choose by a rule of their own. `auto`:
    * `per-layer` while a row has at most 512 tokens (a quarter of a typical prompt of 2,048; of `maxTokens`, where that
-   * is less), and the first rows of all slots take at most a quarter of `memoryBudgetBytes`; else `sliced` by the same
-   * rule; else `fused`. `kind` says which it is, and `sets[0].layoutReason` why.
+   * is less), and the first rows of all slots take at most a quarter of `memoryBudgetBytes`; else `fused`. On a GPU
+   * `per-layer` while a row has at most two such prompts. `kind` says which it is, and `sets[0].layoutReason` why.
    */
   readonly layout: LayoutKind | 'auto';
   /** Slots of the cache, at least 1. */
@@ -34,6 +35,8 @@ export interface LayoutOptions {
   readonly pageBytes: number;
   /** Bytes of physical memory, at least 1, which `auto` takes into account. Default: not known. */
   readonly memoryBudgetBytes?: number | undefined;
+  /** The driver, for `auto`: `host` is the CPU, both others are a GPU. Default `host`. */
+  readonly driverKind?: DriverKind | undefined;
 }
 
 /** Distances in bytes between neighbours along each axis of a tensor. */
@@ -119,6 +122,7 @@ const spec = {
   maxTokens: positive,
   pageBytes: positive,
   memoryBudgetBytes: optional(positive),
+  driverKind: withDefault(oneOf(driverKinds), 'host'),
 };
 
 /**
@@ -126,14 +130,14 @@ const spec = {
  * bytes.
  */
 export function computeLayout(options: LayoutOptions): Layout {
-  const { model, layout, memoryBudgetBytes, ...slot } = readOptions('computeLayout', options, spec);
+  const { model, layout, memoryBudgetBytes, driverKind, ...slot } = readOptions('computeLayout', options, spec);
   const { tensors: specs, sets, constantSets } = workerShape(model);
   const reservations: ReservationSpec[] = [];
   const groups: (readonly number[])[] = [];
   const laidOut = sets.map((set) => {
     const { need, tensors } = set;
     const chosen: ChosenLayout = need.kind === 'full'
-      ? chooseFullLayout(set.layout ?? layout, tensors, specs, slot, memoryBudgetBytes)
+      ? chooseFullLayout(set.layout ?? layout, tensors, specs, slot, { driverKind, memoryBudgetBytes })
       : chooseLayout(set.layout ?? 'auto', need, tensors, specs, slot);
     const own = groupByReservation(chosen.layout, set.tensors, specs);
     const first = groups.length;

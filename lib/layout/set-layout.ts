@@ -7,6 +7,7 @@
 
 import type { TensorSpec } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
+import type { DriverKind } from '../base/driver-kind.js';
 import { checkInteger } from '../base/options.js';
 import { greatestCommonDivisor } from '../base/row-arithmetic.js';
 
@@ -250,6 +251,12 @@ function mostRowsOf(
   return Math.min(Math.ceil((tokens * tokenBytes - stepBytes) / pageBytes) + 1, maxRows);
 }
 
+/**
+ * What `auto` chooses from. `sliced` is taken by name alone: reading it takes a CPU 1.15 to 1.3 times as long as
+ * reading `per-layer`, and `fused`, whose rows are shorter, 0.98 to 1.13 times (docs/benchmarks.md).
+ */
+export const autoLayouts = ['per-layer', 'fused'] as const satisfies readonly LayoutKind[];
+
 /** A layout that takes at most so many times the bytes of a set's tokens is small enough. */
 const mostOverhead = 1.5;
 
@@ -260,7 +267,7 @@ export function chooseLayout(
 ): ChosenLayout {
   if (asked !== 'auto') return { layout: asked, layoutReason: 'given' };
   const tokens = Math.min(need.kind === 'window' ? need.windowTokens : need.chunkTokens, slot.maxTokens);
-  const small = layoutKinds.find((kind) => {
+  const small = autoLayouts.find((kind) => {
     const { commonTokenBytes, rowBytes, usedBytes } = rowsIn(kind, indices, specs, slot);
     return mostRowsOf(need, commonTokenBytes, slot, 1) * rowBytes <= mostOverhead * usedBytes(tokens);
   });
@@ -276,31 +283,37 @@ function rowsIn(
 
 /** Tokens of a typical prompt: of the Azure trace of 2023 a request has 2,076. */
 const promptTokens = 2_048;
-/** A row holds at most this part of a prompt. */
-const promptParts = 4;
-/** The first rows of all slots take at most this part of the budget. */
-const budgetParts = 4;
-
-/** Most tokens of a row of a full set by `auto`. */
-export function mostRowTokens(maxTokens: number): number {
-  return Math.min(promptTokens, maxTokens) / promptParts;
+/** What `auto` knows besides the tensors. */
+export interface AutoFacts {
+  /** Where kernels read: `host` is the CPU, the others a GPU. */
+  readonly driverKind: DriverKind;
+  /** Undefined: not known. */
+  readonly memoryBudgetBytes?: number | undefined;
 }
 
 /**
- * The layout of a full set. `auto`: the first in which a row has at most a quarter of a typical prompt (2,048 tokens,
- * or `maxTokens` where that is less), and the first rows of all slots take at most a quarter of the budget, where one
- * is given; else `fused`.
+ * Most tokens of a row of a full set by `auto`. On a CPU a quarter of a prompt. On a GPU, where other layouts were not
+ * timed, two prompts: a prompt in a longer row leaves more than half of it unused.
  */
+export function mostRowTokens(driverKind: DriverKind, maxTokens: number): number {
+  return Math.min(promptTokens, maxTokens) * (driverKind === 'host' ? 1 / 4 : 2);
+}
+
+/** Most bytes that the first rows of all slots take by `auto`: on a CPU a quarter of the budget. */
+function mostFirstBytes({ driverKind, memoryBudgetBytes = Infinity }: AutoFacts): number {
+  return driverKind === 'host' ? memoryBudgetBytes / 4 : Infinity;
+}
+
+/** The layout of a full set. `auto`: the first of `autoLayouts` within both bounds; else `fused`. */
 export function chooseFullLayout(
-  asked: LayoutChoice, indices: readonly number[], specs: readonly TensorSpec[], slot: SlotShape,
-  memoryBudgetBytes = Infinity,
+  asked: LayoutChoice, indices: readonly number[], specs: readonly TensorSpec[], slot: SlotShape, facts: AutoFacts,
 ): ChosenLayout {
   if (asked !== 'auto') return { layout: asked, layoutReason: 'given' };
   let isOverBudget = false;
-  for (const layout of layoutKinds) {
+  for (const layout of autoLayouts) {
     const { tokensPerRow, rowBytes } = rowsIn(layout, indices, specs, slot);
-    if (tokensPerRow > mostRowTokens(slot.maxTokens)) continue;
-    if (slot.slots * rowBytes <= memoryBudgetBytes / budgetParts) {
+    if (tokensPerRow > mostRowTokens(facts.driverKind, slot.maxTokens)) continue;
+    if (slot.slots * rowBytes <= mostFirstBytes(facts)) {
       return { layout, layoutReason: isOverBudget ? 'budget' : 'short-rows' };
     }
     isOverBudget = true;

@@ -3,9 +3,9 @@
 // returned.
 
 import {
-  KvCache, layoutKinds, PagePool, type Driver, type DriverChoice, type LayoutKind, type ModelShape,
-  type Tier,
+  computeLayout, KvCache, PagePool, type Driver, type DriverChoice, type LayoutKind, type ModelShape, type Tier,
 } from '../index.js';
+import { layoutChoices } from '../layout/set-layout.js';
 import { driverField, openDriver } from '../device/driver.js';
 import { evictionPolicies, evictionPolicyNames, type EvictionPolicyName } from '../prefix/index.js';
 import { createError } from '../base/errors.js';
@@ -30,8 +30,8 @@ export interface ReplayOptions {
   readonly model?: ModelShape | undefined;
   /** A kind, or an open driver, which stays open. Default `auto`: cuda where there is a GPU, else host. */
   readonly driver?: Driver | DriverChoice | undefined;
-  /** Default `per-layer`. */
-  readonly layout?: LayoutKind | undefined;
+  /** Default `auto`, as of KvCache. */
+  readonly layout?: LayoutKind | 'auto' | undefined;
   /** Bytes of a page, a multiple of the driver's granularity. Default: the driver's. */
   readonly pageBytes?: number | undefined;
   /** Longest sequence in tokens, 1 or more; longer requests are refused. Default 196,608. */
@@ -89,7 +89,7 @@ const spec = {
   trace: unchecked<ReplayTrace>(),
   model: withDefault(unchecked<ModelShape>(), DEFAULT_MODEL),
   driver: driverField,
-  layout: withDefault(oneOf(layoutKinds), 'per-layer'),
+  layout: withDefault(oneOf(layoutChoices), 'auto'),
   pageBytes: optional(count),
   maxTokens: withDefault(count, DEFAULT_MAX_TOKENS),
   maxBatch: withDefault(count, 64),
@@ -147,13 +147,16 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
       received: tiers.length,
     });
   }
+  const { pageBytes, memoryBudgetBytes } = pool;
+  const { kind } = computeLayout({
+    model, layout: settings.layout, slots: maxBatch, maxTokens, pageBytes, memoryBudgetBytes, driverKind: driver.kind,
+  });
   // What is stamped depends on these, and a later replay may find it in a tier.
-  const modelId =
-    `replay ${JSON.stringify([seed, verify, ...verify === 'sampled' ? [settings.layout, pool.pageBytes] : []])}`;
+  const modelId = `replay ${JSON.stringify([seed, verify, ...verify === 'sampled' ? [kind, pageBytes] : []])}`;
   const prefixCache = sharesPrefixes ? { policy: evictionPolicies[policy](), poolRows, tiers, modelId } : 'off';
   const startMs = performance.now();
   const cache = new KvCache({
-    model, slots: maxBatch, maxTokens, pool, layout: settings.layout, prefixCache, passTokens: prefillTokensPerStep,
+    model, slots: maxBatch, maxTokens, pool, layout: kind, prefixCache, passTokens: prefillTokensPerStep,
   });
   try {
     await cache.prefixes.tiers?.ready();
@@ -165,9 +168,15 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
       cache, verification, maxBatch, prefillTokensPerStep, sharesPrefixes, seed, tiers: below,
     });
     const feed = new RequestFeed({ trace, ahead: maxBatch, limit, promptOnly, signal });
+    let longestTokens = 0;
     const loop = new ReplayLoop({
       feed, scheduler, arrivals, stepMs, signal, onProgress: settings.onProgress,
-      refusalOf: (request) => refusalOf(request, cache), measure: () => measure(cache, scheduler),
+      refusalOf: (request) => {
+        const refusal = refusalOf(request, cache);
+        if (refusal === undefined) longestTokens = Math.max(longestTokens, peakTokensOf(request));
+        return refusal;
+      },
+      measure: () => measure(cache, scheduler),
     });
     const interrupted = await loop.run();
     scheduler.stop();
@@ -176,7 +185,7 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     const wallSeconds = rounded((performance.now() - startMs) / 1e3);
     cache.close();
     const { createdPages, freePages, budgetPages } = pool.counts();
-    const { pageBytes, rowBytes, tokensPerRow } = layout;
+    const { rowBytes, tokensPerRow } = layout;
     const { peak, peakPoolBytes } = loop.timeline;
     const { stepTimes, totals } = scheduler;
     const tokenBytes = layout.usedBytes(1);
@@ -193,7 +202,8 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
       peakPoolBytes,
       usedBytesAtPeak: peak.usedBytes,
       pagedBytesAtPeak: peak.pagedBytes,
-      staticBytes: maxBatch * maxTokens * tokenBytes,
+      longestTokens,
+      staticBytes: maxBatch * longestTokens * tokenBytes,
       verify,
       verifiedTokens: verification.verifiedTokens,
       mismatches: verification.mismatches,

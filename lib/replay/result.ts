@@ -62,7 +62,9 @@ export interface ReplayResult {
    * At that moment: what a paged cache with 16-token blocks, sharing nothing, would have held for the same sequences.
    */
   readonly pagedBytesAtPeak: number;
-  /** What one contiguous allocation per slot, for `maxTokens` each, would hold all the time. */
+  /** Tokens of the longest request that was replayed, with its answer. */
+  readonly longestTokens: number;
+  /** What one contiguous allocation per slot, each for `longestTokens`, would hold all the time. */
   readonly staticBytes: number;
   readonly verify: VerifyMode;
   /** Tokens that were verified: their test pattern was read back in all tensors. */

@@ -153,11 +153,11 @@ function poolText({ policy, poolRows }: Exclude<ReplayResult['cache']['prefixCac
 
 /** From the most memory to the least, unless prefixes are shared. */
 export function memoryBarsOf(result: ReplayResult): MemoryBar[] {
-  const { maxBatch, maxTokens } = result.cache;
+  const { maxBatch } = result.cache;
   return [
     {
       name: 'Static reservation', bytes: result.staticBytes,
-      note: `${formatNumber(maxBatch)} slots × ${formatNumber(maxTokens)} tokens, always`,
+      note: `${formatCount('slot', maxBatch)} of the longest request's ${formatCount('token', result.longestTokens)}, always`,
     },
     { name: 'virtual-kv', bytes: result.peakPhysicalBytes, note: 'pages mapped under running sequences' },
     {

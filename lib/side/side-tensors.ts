@@ -6,7 +6,7 @@
 import { createError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
 import type { ChangeSignal } from '../device/wait.js';
-import type { DriverKind } from '../device/driver.js';
+import type { DriverKind } from '../base/driver-kind.js';
 import type { SideDtype } from '../base/dtypes.js';
 import type { PrefixPath } from '../prefix/prefix-tree.js';
 import type { CoverEnd } from './side-cover.js';

@@ -23,7 +23,7 @@ const tie = 1e-3;
 function generate(driver, { KvCache }, { model, engineOf, newTokens }) {
   const prompts = texts(model.config.vocabularyTokens, 4);
   const cache = new KvCache({
-    work: 'awaited', model: model.shape('float32'), slots: prompts.length, maxTokens: promptTokens + newTokens, memoryBudgetBytes: 2 ** 28, driver,
+    work: 'awaited', layout: 'per-layer', model: model.shape('float32'), slots: prompts.length, maxTokens: promptTokens + newTokens, memoryBudgetBytes: 2 ** 28, driver,
     prefixCache: 'off',
   });
   const engine = engineOf(cache);

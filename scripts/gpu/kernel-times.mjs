@@ -40,7 +40,7 @@ export function measureKernels(driver, api, { without = [], report = () => {} } 
 function openScene(driver, { Kernels, KvCache, DeviceMemory, onDemand }, dtype, group) {
   const [sequences, tokens] = isSimulated(driver) ? [2, 64] : [32, 32_768];
   const cache = new KvCache({
-    work: 'awaited', model: { layers: 1, kvHeads, headDim: dim, dtype }, slots: sequences, maxTokens: tokens, driver, growth: onDemand(),
+    work: 'awaited', layout: 'per-layer', model: { layers: 1, kvHeads, headDim: dim, dtype }, slots: sequences, maxTokens: tokens, driver, growth: onDemand(),
     memoryBudgetBytes: Math.floor(driver.memory().freeBytes * 0.8),
   });
   const kernelsOptions = { cache, queryHeads: kvHeads * group, rowDtype: 'float16' };

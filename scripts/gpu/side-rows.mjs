@@ -47,7 +47,7 @@ const columns = (bytes, passes) => ({
 function openBench(driver, { KvCache, DeviceMemory }) {
   const [tokens, width] = isSimulated(driver) ? [512, 1024] : [8192, 4096];
   const cache = new KvCache({
-    driver, model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'bfloat16' }, slots: 2, maxTokens: 2 * tokens,
+    driver, layout: 'per-layer', model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'bfloat16' }, slots: 2, maxTokens: 2 * tokens,
     memoryBudgetBytes: 64 * driver.info.defaultPageBytes, headroomBytes: 0, readyBytes: 0, handOverSlots: 2,
     sideTensors: { hidden: { width, dtype: 'bfloat16' } }, sideBudgetBytes: 3 * tokens * width,
   });

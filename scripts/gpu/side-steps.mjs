@@ -29,7 +29,7 @@ export function measureSideSteps(driver, api) {
 
 function runSteps(driver, { KvCache }, { sequences, stream, memory }) {
   const cache = new KvCache({
-    driver, model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'bfloat16' }, slots: sequences, maxTokens: 2 * steps,
+    driver, layout: 'per-layer', model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'bfloat16' }, slots: sequences, maxTokens: 2 * steps,
     memoryBudgetBytes: 4 * sequences * driver.info.defaultPageBytes, headroomBytes: 0, readyBytes: 0,
     sideTensors: { hidden: { width, dtype: 'bfloat16' } },
   });

@@ -13,7 +13,7 @@ export async function measureTierCopies(driver, { KvCache, hostTier }, report = 
   const model = isSmall ? { layers: 2, kvHeads: 2, headDim: 64, dtype: 'bfloat16' } : { layers: 32, kvHeads: 8, headDim: 128, dtype: 'bfloat16' };
   const bytes = tokens * model.layers * 2 * model.kvHeads * model.headDim * 2;
   const cache = new KvCache({
-    work: 'awaited', driver, model, slots: 2, maxTokens: 2 * tokens, memoryBudgetBytes: 2 * bytes + 128 * driver.info.defaultPageBytes, headroomBytes: 0, readyBytes: 0,
+    work: 'awaited', driver, layout: 'per-layer', model, slots: 2, maxTokens: 2 * tokens, memoryBudgetBytes: 2 * bytes + 128 * driver.info.defaultPageBytes, headroomBytes: 0, readyBytes: 0,
     prefixCache: { modelId: 'gpu-check', tiers: [hostTier({ bytes: 1.5 * bytes })] },
   });
   const { prefixes, pool } = cache;

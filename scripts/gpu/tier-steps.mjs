@@ -40,7 +40,7 @@ function openScene(driver, { DeviceMemory, hostTier, Kernels, KvCache }) {
   const [sequences, tokens, textTokens] = isSmall ? [2, 64, 64] : [32, 2048, 4096];
   const tokenBytes = model.layers * 2 * model.kvHeads * model.headDim * 2;
   const cache = new KvCache({
-    work: 'awaited', driver, model, slots: sequences + 2, maxTokens: 2 * textTokens, headroomBytes: 0, readyBytes: 0,
+    work: 'awaited', driver, layout: 'per-layer', model, slots: sequences + 2, maxTokens: 2 * textTokens, headroomBytes: 0, readyBytes: 0,
     memoryBudgetBytes: (sequences * tokens + 2 * textTokens) * tokenBytes + (isSmall ? 64 : 512) * driver.info.defaultPageBytes,
     prefixCache: { modelId: 'gpu-check', tiers: [hostTier({ bytes: 1.5 * textTokens * tokenBytes })] },
   });

@@ -2,7 +2,7 @@
 // all threads. Measured in the same run is what this memory gives: the traffic (read and written) of copyTokens, which is a
 // memcpy per thread. Prefill is bound by arithmetic and is given in GFLOP/s.
 
-import { Kernels, KvCache, onDemand, type Dtype, type RowDtype } from 'virtual-kv';
+import { Kernels, KvCache, layoutKinds, onDemand, type Dtype, type ModelShape, type RowDtype } from 'virtual-kv';
 
 import { format, median, microseconds, type BenchResult } from './measure.js';
 
@@ -88,10 +88,62 @@ function prefill(dtype: RowDtype): BenchResult {
   };
 }
 
+/** Tokens of each of so many sequences whose every layer is read, as a decoding step does. */
+const layoutTokens = 1_024;
+const layoutSequences = 8;
+
+/** Decode attention over all layers of a model by layout: a token's next lies behind those of all layers in `sliced` and `fused`. */
+function layouts(name: string, model: ModelShape, group: number): BenchResult {
+  const scenes = layoutKinds.map((layout) => {
+    const cache = new KvCache({
+      model, layout, slots: layoutSequences, maxTokens: layoutTokens, memoryBudgetBytes: 4 * 2 ** 30,
+      driver: 'host', growth: onDemand(), mapper: 'off', prefixCache: 'off',
+    });
+    const batch = cache.createBatch();
+    const slots = Int32Array.from({ length: layoutSequences }, () => {
+      const sequence = cache.acquire();
+      batch.add(sequence, layoutTokens);
+      return sequence.slot;
+    });
+    cache.prepare(batch);
+    const kernels = new Kernels({ cache, queryHeads: model.kvHeads! * group });
+    const fill = { slots, lengths: new Int32Array(layoutSequences), tokens: new Int32Array(layoutSequences).fill(layoutTokens) };
+    const rows = Float32Array.from({ length: layoutSequences * layoutTokens * model.kvHeads! * model.headDim! }, (_, i) => Math.sin(i));
+    for (let layer = 0; layer < model.layers; layer += 1) kernels.append(layer, fill, rows, rows);
+    cache.commit(batch);
+    const spans = { slots, lengths: fill.lengths.fill(layoutTokens - 1), tokens: fill.tokens.fill(1) };
+    const queries = Float32Array.from({ length: layoutSequences * model.kvHeads! * group * model.headDim! }, (_, i) => Math.cos(i));
+    const output = new Float32Array(queries.length);
+    const times: number[] = [];
+    const step = (): void => {
+      for (let layer = 0; layer < model.layers; layer += 1) kernels.decodeAttention(layer, spans, queries, output);
+    };
+    return { layout, cache, kernels, step, times };
+  });
+  for (let round = 0; round < runs + 2; round += 1) {
+    for (const { step, times } of scenes) times.push(microseconds(step));
+  }
+  const [perLayer, sliced, fused] = scenes.map(({ times }) => median(times.slice(2))) as [number, number, number];
+  for (const { kernels, cache } of scenes) {
+    kernels.close();
+    cache.close();
+  }
+  return {
+    name: `decode attention on host by layout, ${name}, ${layoutSequences} × ${layoutTokens} tokens`,
+    value: `sliced ${format(sliced / perLayer, 2)} × the time of per-layer, fused ${format(fused / perLayer, 2)} ×`,
+    against: `per-layer ${format(perLayer / 1e3)} ms a step`,
+    isGoalMet: undefined,
+    numbers: { perLayerMs: perLayer / 1e3, slicedRatio: sliced / perLayer, fusedRatio: fused / perLayer },
+  };
+}
+
 export function kernels(): BenchResult[] {
   return [
     decode({ dtype: 'float16', group: 4 }, 1), decode({ dtype: 'float16', group: 1 }, 1), decode({ dtype: 'float16', group: 8 }, 1),
     decode({ dtype: 'bfloat16', group: 4 }, 2), decode({ dtype: 'float32', group: 4 }, 1),
     prefill('float16'),
+    layouts('Llama 3 8B', { layers: 32, kvHeads: 8, headDim: 128, dtype: 'float16' }, 4),
+    layouts('Llama 3.2 1B', { layers: 16, kvHeads: 8, headDim: 64, dtype: 'float16' }, 4),
+    layouts('SmolLM2 360M', { layers: 32, kvHeads: 5, headDim: 64, dtype: 'float16' }, 3),
   ];
 }

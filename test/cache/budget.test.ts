@@ -119,7 +119,7 @@ for (const on of drivers) {
     const error = t.throws(() => open(pageBytes - 1), { code: 'KV_INVALID_OPTION' });
     t.like(error, { details: { owner: 'PagePool', option: 'memoryBudgetBytes' } });
     const pool = open(rowBytes - 1);
-    const options = { model: tinyModel, slots: 1, maxTokens: 64, pool };
+    const options = { model: tinyModel, slots: 1, maxTokens: 64, layout: 'per-layer' as const, pool };
     t.like(t.throws(() => new KvCache(options), { code: 'KV_INVALID_OPTION' }), { details: { owner: 'KvCache', option: 'pool' } });
     if (on === 'host') t.throws(() => pool.setBudget(driver.memory().totalBytes + 1), { code: 'KV_INVALID_OPTION' });
     pool.setBudget(rowBytes);

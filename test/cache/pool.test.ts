@@ -20,7 +20,7 @@ class PoolBench {
     this.#opened = openDriver({ on });
     this.pool = new PagePool({ driver: this.#opened.driver, pageBytes, memoryBudgetBytes: pages * pageBytes });
     const open = (model: KvCacheOptions['model']) =>
-      new KvCache({ model, slots: 3, maxTokens: 512, growth: onDemand(), ...options, pool: this.pool });
+      new KvCache({ model, slots: 3, maxTokens: 512, layout: 'per-layer', growth: onDemand(), ...options, pool: this.pool });
     this.large = open(tinyModel);
     this.small = open({ ...tinyModel, layers: 1 });
     this.wide = open({ ...tinyModel, layers: 3, kvHeads: 16 });

@@ -110,8 +110,15 @@ cacheTests('`auto` is `per-layer` where its rows are short and the budget is lar
   t.is(bench.cache.layout.kind, 'per-layer');
   fillAndCheck(bench, [5, 64]);
 });
-cacheTests('`auto` has smaller rows where the budget is small', { ...tiny, memoryBudgetBytes: 63 * pageBytes }, (t, bench) => {
-  t.is(bench.cache.layout.kind, 'sliced');
-  t.is(bench.cache.layout.sets[0]!.layoutReason, 'budget');
+cacheTests('`auto` is `fused` on a CPU where the budget is small', { ...tiny, memoryBudgetBytes: 63 * pageBytes }, (t, bench) => {
+  const { kind, sets: [set] } = bench.cache.layout;
+  t.deepEqual([kind, set!.layoutReason], bench.device === undefined ? ['fused', 'budget'] : ['per-layer', 'short-rows']);
   fillAndCheck(bench, [5, 64]);
+});
+cacheTests('`auto` is the default, and `fused` where a prompt would leave more than half of its rows unused', {
+  ...tiny, layout: undefined, maxTokens: 31,
+}, (t, bench) => {
+  const { kind, sets: [set] } = bench.cache.layout;
+  t.deepEqual([kind, set!.layoutReason], ['fused', bench.device === undefined ? 'smallest' : 'short-rows']);
+  fillAndCheck(bench, [5, 31]);
 });

@@ -82,7 +82,7 @@ async function withPool(t: ExecutionContext, on: DriverName, work: (world: World
   const caches: KvCache[] = [];
   const open: World['open'] = (scrub, growth) => {
     const cache = new KvCache({
-      model: tinyModel, slots: 3, maxTokens: rows * rowTokens, pool, scrub, growth: growth === 'ahead' ? ahead(2 * rowTokens) : onDemand(),
+      model: tinyModel, slots: 3, maxTokens: rows * rowTokens, layout: 'per-layer', pool, scrub, growth: growth === 'ahead' ? ahead(2 * rowTokens) : onDemand(),
     });
     caches.push(cache);
     return cache;

@@ -46,12 +46,12 @@ test('layer sets have a table: what each keeps, its rows, its layout and why', a
   t.regex(stdout, /^gemma3\n34 layers \(29 window and 5 full\), 4 KV heads × 256, bfloat16\n/);
   t.regex(stdout, /\nset +layers +keeps +one token +layout +tokens per row +most rows +most of a sequence\n/);
   t.regex(stdout, /\nfull +5 +all tokens +20 KiB +per-layer +1,024 +128 +2\.5 GiB\n/);
-  t.regex(stdout, /\nwindow +29 +1,024 tokens +116 KiB +sliced +35\.31 +30 +120 MiB\n/);
-  t.regex(stdout, /\nwindow: sliced, the first layout that takes at most 1\.5 times the bytes of its tokens: 120 MiB for 116 MiB\n/);
-  t.regex(stdout, /\n32,768 tokens +32 rows = 380 pages = 760 MiB, of which 4 MiB \(0\.53 %\) not yet used\n/);
+  t.regex(stdout, /\nwindow +29 +1,024 tokens +116 KiB +fused +17\.66 +59 +118 MiB\n/);
+  t.regex(stdout, /\nwindow: fused, the first layout that takes at most 1\.5 times the bytes of its tokens: 118 MiB for 116 MiB\n/);
+  t.regex(stdout, /\n32,768 tokens +32 rows = 379 pages = 758 MiB, of which 2 MiB \(0\.26 %\) not yet used\n/);
   t.regex(stdout, /\none row \(full\) +10 pages = 20 MiB for 1,024 tokens; a slot has up to 128\na row on a GPU \(full\) +10 cuMemMap and 10 cuMemSetAccess/);
-  t.regex(stdout, /\naddresses +12 reservations, together 4\.3 TiB, which/);
-  t.regex(stdout, /: 53 sequences of 32,768 tokens/);
+  t.regex(stdout, /\naddresses +11 reservations, together 4\.3 TiB, which/);
+  t.regex(stdout, /: 54 sequences of 32,768 tokens/);
 });
 
 test('sets are in the JSON, for so many new tokens in a pass', async (t) => {
@@ -115,19 +115,23 @@ test('a token may be larger than a page', async (t) => {
   t.like(await plan(...sliced, '8'), { rows: 15, pages: 30 });
 });
 
-test('what `auto` would choose is told with the rows of each layout, and --layout auto plans it', async (t) => {
+test('`auto` is planned for a GPU or a CPU, and told with the rows of each layout', async (t) => {
   const { stdout } = await runVkv(['plan']);
-  t.regex(stdout, /\nlayout +tokens shared at a time +row +first rows of 256 slots\nper-layer +1,024 +128 MiB +32 GiB\nsliced +32 +4 MiB +1 GiB\nfused +16 +2 MiB +512 MiB\nauto: sliced, the first whose rows have at most 512 tokens\n$/);
+  t.regex(stdout, /\nlayout +tokens shared at a time +row +first rows of 256 slots +attention on a CPU\nper-layer +1,024 +128 MiB +32 GiB +1 ×\nsliced +32 +4 MiB +1 GiB +1\.15 to 1\.3 ×\nfused +16 +2 MiB +512 MiB +0\.98 to 1\.13 ×\nauto on a GPU: per-layer, whose rows have at most 4,096 tokens\n$/);
   t.like(await plan(), {
     layout: 'per-layer',
-    auto: { layout: 'sliced', layoutReason: 'short-rows', mostTokens: 512, rows: [{ layout: 'per-layer', rowTokens: 1024, rowBytes: 2 ** 27, firstRowsBytes: 2 ** 35 }] },
+    auto: { driverKind: 'cuda', layout: 'per-layer', layoutReason: 'short-rows', mostTokens: 4_096, rows: [{ layout: 'per-layer', rowTokens: 1024, rowBytes: 2 ** 27, firstRowsBytes: 2 ** 35 }] },
   });
-  t.like(await plan('--layout', 'auto'), { layout: 'sliced', reservations: 2 });
-  const lineOf = async (...parameters: string[]): Promise<string | undefined> => /^auto: .*$/m.exec((await runVkv(['plan', ...parameters])).stdout)?.[0];
-  t.is(await lineOf('--memory-bytes', '2GiB'), 'auto: fused, the first whose rows have at most 512 tokens, and whose first rows take at most a quarter of 2 GiB');
-  t.is(await lineOf('--memory-bytes', '1GiB'), 'auto: fused, as no layout has rows of at most 512 tokens of which the first take at most a quarter of 1 GiB');
-  t.is(await lineOf('--config', 'storyteller'), 'auto: fused, as rows of every layout have more than 256 tokens');
-  t.like(await plan('--layout', 'auto', '--memory-bytes', '2GiB'), { layout: 'fused' });
+  t.like(await plan('--driver', 'host'), { layout: 'fused', reservations: 1 });
+  t.like(await plan('--driver', 'host', '--layout', 'sliced'), { layout: 'sliced', reservations: 2, auto: { layout: 'fused' } });
+  const lineOf = async (...parameters: string[]): Promise<string | undefined> =>
+    /^auto .*$/m.exec((await runVkv(['plan', '--driver', 'host', ...parameters])).stdout)?.[0];
+  const wide = ['--layers', '2', '--kv-heads', '16', '--head-dim', '128', '--dtype', 'float16'];
+  t.is(await lineOf(), 'auto on a CPU: fused, as rows of per-layer have more than 512 tokens');
+  t.is(await lineOf(...wide), 'auto on a CPU: per-layer, whose rows have at most 512 tokens');
+  t.is(await lineOf(...wide, '--memory-bytes', '4GiB'), 'auto on a CPU: fused, as the first rows of per-layer take more than a quarter of 4 GiB');
+  t.is(await lineOf('--memory-bytes', '1GiB'), 'auto on a CPU: fused, as neither has rows of at most 512 tokens of which the first take at most a quarter of 1 GiB');
+  t.is(await lineOf('--config', 'storyteller'), 'auto on a CPU: fused, as rows of both have more than 256 tokens');
 });
 
 test('without a model it plans Llama-3-8B, and says so', async (t) => {

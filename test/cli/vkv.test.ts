@@ -28,6 +28,8 @@ test('no command, or an unknown one, ends with 2', async (t) => {
   const { exitCode, stderr } = await runVkv(['plam']);
   t.is(exitCode, 2);
   t.is(stderr, "vkv: KV_INVALID_OPTION: Unknown command 'plam'. Did you mean plan?\n");
+  t.is((await runVkv(['foo'])).stderr, "vkv: KV_INVALID_OPTION: Unknown command 'foo'. `vkv --help` lists the commands.\n");
+  t.is((await runVkv(['store', 'foo'])).stderr, "vkv: KV_INVALID_OPTION: Unknown command 'foo'. `vkv store --help` lists the commands.\n");
 });
 
 slow('starts the command')('a closed pipe ends the command quietly', (t) => {

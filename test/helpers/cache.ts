@@ -172,7 +172,7 @@ export function cacheOptions(options: BenchOptions, driver: Driver): KvCacheOpti
   const bytes = given.pageBytes ?? pageBytes;
   const tensors = (given.model ?? tinyModel).layers * 2;
   return {
-    model: tinyModel, slots: 8, maxTokens: 1024, growth: onDemand(), pageBytes: bytes,
+    model: tinyModel, slots: 8, maxTokens: 1024, growth: onDemand(), pageBytes: bytes, layout: 'per-layer',
     work: given.stream === undefined ? 'awaited' : 'queued',
     memoryBudgetBytes: rows * tensors * bytes, ...given, driver,
   };

@@ -81,7 +81,7 @@ export class SelectionWorld {
     this.#folder = writeLlama(made);
     this.model = new LlamaModel(this.#folder, { threads: 1 });
     this.cache = new KvCache({
-      model: this.model.shape(dtype), slots: 4, maxTokens: 512, memoryBudgetBytes: 2 ** 26, pageBytes: 65_536, driver: driver ?? 'host', ...options,
+      model: this.model.shape(dtype), slots: 4, maxTokens: 512, memoryBudgetBytes: 2 ** 26, pageBytes: 65_536, layout: 'per-layer', driver: driver ?? 'host', ...options,
       prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'test', importance: { probeHeads }, poolRows, tenantRows, reorderAfter, ...(policy && { policy }) },
     });
     this.engine = new LlamaEngine({ model: this.model, cache: this.cache });

@@ -113,14 +113,14 @@ function chosen(t: ExecutionContext, model: ModelShape, options: Partial<LayoutO
   return `${kind}: ${set!.layoutReason}`;
 }
 
-test('auto: the first layout whose rows have at most a quarter of 2,048 tokens, or of maxTokens', (t) => {
+test('auto: per-layer while its rows have at most a quarter of 2,048 tokens, or of maxTokens; else fused', (t) => {
   const model = (kvHeads: number): ModelShape => ({ ...llama3, kvHeads });
   t.is(chosen(t, model(16)), 'per-layer: short-rows'); // 512 tokens
-  t.is(chosen(t, model(15)), 'sliced: short-rows');
-  t.is(chosen(t, llama3), 'sliced: short-rows');
+  t.is(chosen(t, model(15)), 'fused: short-rows');
+  t.is(chosen(t, llama3), 'fused: short-rows');
   t.is(chosen(t, llama3, { pageBytes: MiB }), 'per-layer: short-rows');
   t.is(chosen(t, llama3, { pageBytes: MiB, maxTokens: 2_048 }), 'per-layer: short-rows');
-  t.is(chosen(t, llama3, { pageBytes: MiB, maxTokens: 2_047 }), 'sliced: short-rows');
+  t.is(chosen(t, llama3, { pageBytes: MiB, maxTokens: 2_047 }), 'fused: short-rows');
   const small: ModelShape = { layers: 4, kvHeads: 2, headDim: 32, dtype: 'float16' }; // 1,024 bytes a token
   t.is(chosen(t, small), 'fused: smallest');
   t.is(chosen(t, small, { pageBytes: 512 * KiB }), 'fused: short-rows');
@@ -131,30 +131,42 @@ test('auto: the first rows of all slots take at most a quarter of the budget', (
   const model: ModelShape = { ...llama3, kvHeads: 16 }; // rows of 64, 2 and 1 pages of 2 MiB
   const within = (memoryBudgetBytes: number): string => chosen(t, model, { slots: 4, memoryBudgetBytes });
   t.is(within(2_048 * MiB), 'per-layer: short-rows');
-  t.is(within(2_048 * MiB - 1), 'sliced: budget');
-  t.is(within(64 * MiB), 'sliced: budget');
-  t.is(within(64 * MiB - 1), 'fused: budget');
+  t.is(within(2_048 * MiB - 1), 'fused: budget');
   t.is(within(32 * MiB), 'fused: budget');
   t.is(within(32 * MiB - 1), 'fused: smallest');
-  t.is(chosen(t, llama3, { slots: 4, memoryBudgetBytes: 64 * MiB }), 'sliced: short-rows', 'rows of `per-layer` are too long anyway');
+  t.is(chosen(t, llama3, { slots: 4, memoryBudgetBytes: 64 * MiB }), 'fused: short-rows', 'rows of `per-layer` are too long anyway');
+});
+
+test('auto on a GPU: per-layer unless a prompt would leave more than half of its row unused, whatever the budget', (t) => {
+  const on = (driverKind: 'cuda' | 'mock', kvHeads: number, options: Partial<LayoutOptions> = {}): string =>
+    chosen(t, { ...llama3, kvHeads }, { driverKind, memoryBudgetBytes: MiB, ...options });
+  for (const kind of ['cuda', 'mock'] as const) {
+    t.is(on(kind, 8), 'per-layer: short-rows'); // 1,024 tokens
+    t.is(on(kind, 2), 'per-layer: short-rows'); // 4,096 tokens: half of a row holds a prompt
+    t.is(on(kind, 1), 'fused: short-rows');
+    t.is(on(kind, 8, { maxTokens: 512 }), 'per-layer: short-rows');
+    t.is(on(kind, 8, { maxTokens: 511 }), 'fused: short-rows');
+    t.is(on(kind, 1, { maxTokens: 15 }), 'fused: smallest');
+  }
+  t.is(chosen(t, llama3, { driverKind: 'host' }), chosen(t, llama3));
 });
 
 test('auto: where layers differ, a row ends at the same token in all', (t) => {
   const differing: ModelShape = { layers: 2, kvHeads: 16, headDim: 128, dtype: 'float16', layerShapes: [{}, { headDim: 96 }] };
   t.like(layoutOf(differing), { tokensPerRow: 2_048, pagesPerRow: 2 * (4 + 3) });
-  t.is(chosen(t, differing), 'sliced: short-rows');
+  t.is(chosen(t, differing), 'fused: short-rows');
 });
 
 test('auto is a layout by its name, and a full set may have its own', (t) => {
   const { sets: [auto], ...rest } = layoutOf(llama3, { layout: 'auto' });
-  const { sets: [named], ...same } = layoutOf(llama3, { layout: 'sliced' });
+  const { sets: [named], ...same } = layoutOf(llama3, { layout: 'fused' });
   t.is(JSON.stringify(rest), JSON.stringify(same));
   t.is(JSON.stringify({ ...auto, layoutReason: 'given' }), JSON.stringify(named));
   const withSet = (layout: LayoutKind | 'auto'): ModelShape => ({
     ...llama3, layerSets: [{ kind: 'full', layers: Array.from({ length: 32 }, (_, layer) => layer), layout }],
   });
-  t.is(chosen(t, withSet('fused')), 'fused: given');
-  t.is(chosen(t, withSet('auto'), { layout: 'per-layer' }), 'sliced: short-rows');
+  t.is(chosen(t, withSet('sliced')), 'sliced: given');
+  t.is(chosen(t, withSet('auto'), { layout: 'per-layer' }), 'fused: short-rows');
 });
 
 test('strides and offsets follow the axes of each layout', (t) => {

@@ -14,7 +14,7 @@ function resultWith(changes: Partial<ReplayResult> = {}): ReplayResult {
     adoptedTokens: 0, aliasedTokens: 0, copiedTokens: 0, hitRate: 0, generatedTokens: 100, recomputedTokens: 50, recoveredTokens: 0,
     steps: 40, preemptions: 3, foregroundMaps: 20, backgroundMaps: 60, unmaps: 5,
     peakPhysicalBytes: 4 * GIB, peakPoolBytes: 8 * GIB, usedBytesAtPeak: 3 * GIB, pagedBytesAtPeak: 3.2 * GIB,
-    staticBytes: 384 * GIB, verify: 'sampled', verifiedTokens: 500, mismatches: 0, leakedPages: 0,
+    longestTokens: 196_608, staticBytes: 384 * GIB, verify: 'sampled', verifiedTokens: 500, mismatches: 0, leakedPages: 0,
     stepOverheadUs: { p50: 0.8, p99: 120, max: 4_321 }, wallSeconds: 2, interrupted: false, seed: 1,
     trace: { name: 'a <b> & "c".csv', format: 'azure' }, model: { layers: 16, kvHeads: 8, headDim: 64, dtype: 'float16' },
     cache: {

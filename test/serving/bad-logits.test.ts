@@ -47,7 +47,7 @@ class SummingEngine implements Engine {
 }
 
 const cached = (cache: KvCache): number => cache.prefixes.lookup({ tokens: system }).cachedTokens;
-const options = { on: 'host', model, slots: 4, maxTokens: 4096, memoryBudgetBytes: 2 ** 25 } as const;
+const options = { on: 'host', layout: 'per-layer', model, slots: 4, maxTokens: 4096, memoryBudgetBytes: 2 ** 25 } as const;
 
 /** Poisons what is cached of the system prompt, as a device that fails would. */
 function poison(cache: KvCache): void {

@@ -3,7 +3,7 @@
 
 import test from 'ava';
 
-import { KvCache, type Engine, type EngineOutput, type EnginePass, type TensorView } from 'virtual-kv';
+import { KvCache, layoutKinds, type Engine, type EngineOutput, type EnginePass, type LayoutKind, type TensorView } from 'virtual-kv';
 import { engineContract, type EngineContractPlace } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
@@ -29,7 +29,7 @@ const flaws = {
   'it goes on from tokens that another sequence has computed': 'counts what it computed itself',
   'it knows nothing of the sequence that had a slot before': 'remembers long texts',
 } as const satisfies Readonly<Record<string, string>>;
-type Flaw = (typeof flaws)[keyof typeof flaws];
+type Flaw = (typeof flaws)[keyof typeof flaws] | 'ignores strides';
 
 /** One attention over all layers and heads, straight over the cache's memory. */
 class SmallEngine implements Engine {
@@ -70,7 +70,8 @@ class SmallEngine implements Engine {
     for (let layer = 0; layer < LAYERS; layer += 1) {
       const { key, value } = this.#cache.layer(layer);
       const [keys, values] = [key.view(sequence), value.view(sequence)];
-      const at = (token: number, head: number): number => token * key.strides.token + head * key.strides.head;
+      const stride = this.#flaw === 'ignores strides' ? HEADS * DIM : key.strides.token;
+      const at = (token: number, head: number): number => token * stride + head * key.strides.head;
       const isOdd = (token: number): boolean => token < keys.length / key.strides.token && Number.isNaN(keys[at(token, 0)]!);
       if (this.#flaw === 'reads before it writes' && isOdd(from)) logits[0]! += 1;
       if (this.#flaw === 'reads past the end' && isOdd(end)) logits[0]! += 1;
@@ -116,9 +117,9 @@ function attend({ keys, values, at, end }: Head, logits: Float32Array): void {
   });
 }
 
-const small = (flaw?: Flaw) => (): EngineContractPlace => {
+const small = (flaw?: Flaw, layout?: LayoutKind) => (): EngineContractPlace => {
   const cache = new KvCache({
-    model: { layers: LAYERS, kvHeads: HEADS, headDim: DIM, dtype: 'float32' }, driver: 'host',
+    layout, model: { layers: LAYERS, kvHeads: HEADS, headDim: DIM, dtype: 'float32' }, driver: 'host',
     slots: 4, maxTokens: 256, memoryBudgetBytes: 2 ** 24, pageBytes: 65_536,
   });
   return { cache, engine: new SmallEngine(cache, flaw) };
@@ -145,6 +146,12 @@ for (const [rule, flaw] of Object.entries(flaws)) {
     t.deepEqual(await brokenRules(small(flaw)), [rule]);
   });
 }
+
+test('an engine that ignores strides breaks rules where the tokens of all tensors alternate', async (t) => {
+  t.deepEqual(await brokenRules(small('ignores strides', 'per-layer')), []);
+  t.true((await brokenRules(small('ignores strides', 'fused'))).includes('it changes no token before the new ones'));
+  for (const layout of layoutKinds) t.deepEqual(await brokenRules(small(undefined, layout)), [], layout);
+});
 
 test('an engine that samples is checked by its tokens', async (t) => {
   const sampling = (flaw?: Flaw) => (): EngineContractPlace => {

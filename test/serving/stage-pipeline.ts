@@ -86,7 +86,7 @@ export class StagePipeline {
       });
       const engine = new SmallEngine({ model, side: 'rows', tokenStride: kvHeads * stateWidth });
       const cache = new KvCache({
-        ...memory, model: { ...model.shape, kvHeads }, driver: 'host', maxTokens: 256, pageBytes, prefixCache: isCaching[index] === true ? {} : 'off',
+        ...memory, model: { ...model.shape, kvHeads }, driver: 'host', layout: 'per-layer', maxTokens: 256, pageBytes, prefixCache: isCaching[index] === true ? {} : 'off',
         sideTensors: { rows: { width: sideWidth, dtype: 'float32', pageBytes } },
       });
       return { cache, engine, preemptions: 0, ...runOf(scheduler, { cache, engine: this.#pausing(engine), prefillTokensPerStep: 40, watermarkRows: 0 }) };
