@@ -45,6 +45,9 @@ const refused: Readonly<Record<string, readonly [DecoderForm, RegExp]>> = {
   'products and a softmax without a mask': [
     { attention: { kind: 'softmax' } }, /"layer_0\.weights" \(Softmax\) lets tokens see the tokens after them: nothing is added to its scores/,
   ],
+  'a mask that replaces scores': [
+    { attention: { kind: 'softmax', replacesScores: true }, mask: 'causal', isMaskBoolean: true }, /"layer_0\.weights" \(Softmax\) takes scores that are no products/,
+  ],
   'Attention without a mask': [
     { attention: { kind: 'joined' } }, /"layer_0\.attended4" \(Attention\) lets tokens see the tokens after them/,
   ],
