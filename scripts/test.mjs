@@ -10,7 +10,8 @@
 // than it declares (scripts/tests/costs.mjs).
 
 import { spawn } from 'node:child_process';
-import { rmSync } from 'node:fs';
+import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { stripVTControlCharacters } from 'node:util';
 
@@ -39,6 +40,10 @@ rmSync(costs, { force: true });
 const files = process.env.VKV_TEST_PACKAGE ? [] : chosenTests();
 if (tier === 'quick') console.log(`virtual-kv: VKV_TEST_SAMPLE=${sample}`);
 
+/** For files of tests; also of those that are killed, as some are. Others than this user may use it too. */
+const temporary = mkdtempSync(path.join(tmpdir(), 'vkv-test-'));
+chmodSync(temporary, 0o1777);
+
 // A module that AVA's own process loads first (scripts/test-arm64.mjs).
 const preload = process.env.VKV_TEST_REQUIRE === undefined ? [] : ['--require', process.env.VKV_TEST_REQUIRE];
 const child = spawn(process.execPath, [...preload, path.join(root, 'node_modules', 'ava', 'entrypoints', 'cli.mjs'), ...flags], {
@@ -48,7 +53,7 @@ const child = spawn(process.execPath, [...preload, path.join(root, 'node_modules
     ...(process.stdout.isTTY ? { FORCE_COLOR: '1' } : {}),
     ...(tier === 'quick' ? { VKV_TEST_SCALE: '0.1', VKV_TEST_SAMPLE: sample } : {}),
     ...process.env,
-    VKV_TEST_TIER: tier, VKV_TEST_COSTS: costs, VKV_TEST_FILES: JSON.stringify(files),
+    VKV_TEST_TIER: tier, VKV_TEST_COSTS: costs, VKV_TEST_FILES: JSON.stringify(files), TMPDIR: temporary,
   },
 });
 
@@ -72,6 +77,7 @@ child.stdout.setEncoding('utf8').on('data', (text) => {
 child.on('close', (code) => {
   clearTimeout(silence);
   clearInterval(speedometer);
+  rmSync(temporary, { recursive: true, force: true, maxRetries: 3 });
   const { passed, failed, skipped } = readSummary(output);
   // Other processors, other releases of Node.js, sanitizers and single tests have no budget.
   const isWhole = places.length === 0 && flags.length === 0 && !process.env.VKV_TEST_PACKAGE && process.version.startsWith('v20.');

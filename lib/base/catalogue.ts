@@ -1,15 +1,49 @@
 // The one list of error codes: class, recovery and message of each. A message is "what failed: the numbers. What to
 // do.", at most three sentences, sizes with units, option names in backticks. Nothing parses a message; `details` has
-// the numbers. docs/errors.md has a section per code. Files beside this one have those of drivers, stores and other
-// parts; native-codes.ts maps the addon's.
+// the numbers. docs/errors.md has a section per code; native-codes.ts maps the addon's.
+
+import { pid } from 'node:process';
 
 import { formatAddress, formatBytes, formatCount, formatList, formatNumber, printable } from './format.js';
-import type { CatalogueEntry, ErrorCode } from './details.js';
-import { driverCodes } from './driver-codes.js';
-import { capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried, cannotGrow } from './phrases.js';
-import { servingCodes } from './serving-codes.js';
-import { sideCodes } from './side-codes.js';
-import { storeCodes } from './store-codes.js';
+import type { CatalogueEntry, ErrorCode, ErrorDetails, RemoteRefusal } from './details.js';
+import {
+  aftermath, apiVersion, callResult, cannotGrow, capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried,
+  statusText, unavailable,
+} from './phrases.js';
+
+/** A kernel touched what has no memory: of all causes the one that the cache's caller can remove. */
+const forgottenFence = ' A kernel used memory that is not mapped: if its work goes on behind a `commit` or `release` ' +
+  'on a stream of its own, name that stream (`stream`, `fence`).';
+
+/** What the number is that a driver's call works on, where that is no address. */
+function handleOf(call: string): 'stream' | 'event' | undefined {
+  if (/^cuStream|^cuEventRecord$|Stream$/.test(call)) return 'stream';
+  return /^cuEvent|Event$/.test(call) ? 'event' : undefined;
+}
+
+/** What to do about a store over a network that refuses. */
+const remedies: Readonly<Record<RemoteRefusal, string>> = {
+  credentials: 'Give the name and password of one of its users, in `url`, `nodes` or the options of `client`.',
+  permission: 'Allow its user `GETRANGE`, `SET`, `EXISTS`, `EXPIRE`, `UNLINK` and `INFO` on keys `kvt:*`.',
+  database: 'Name a database that it has, at the end of its address, or raise `databases` in its configuration.',
+  protocol: 'Give the address of a Redis or Valkey, with `rediss:` where it speaks TLS and `redis:` where it does not.',
+  'is-cluster': 'It is one node of a cluster: give some of its nodes as `nodes`, or a cluster\'s client.',
+  'no-cluster': 'It is no cluster: give its address as `url`.',
+  full: 'Give it more `maxmemory`, or a `maxmemory-policy` that evicts, such as `allkeys-lru`.',
+  other: 'See the store\'s own documentation for this reply.',
+};
+
+/** What to do about a directory that cannot be used. */
+function remedy({ statusName }: ErrorDetails['KV_STORE_UNAVAILABLE']): string {
+  switch (statusName) {
+    case 'ENOENT': return 'There is no such directory; check its name.';
+    case 'ENOTDIR': return 'A file is in its place; name a directory.';
+    case 'EACCES': case 'EPERM': case 'EROFS': return 'Give this process the right to write there, or name another directory.';
+    case 'ENOSPC': case 'EDQUOT': return 'Free space on that file system, or name another directory.';
+    case 'EMFILE': case 'ENFILE': return 'Raise the limit of open files (`ulimit -n`).';
+    default: return 'Check the disk, or name another directory.';
+  }
+}
 
 export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
   // Mistakes in the call: nothing has changed.
@@ -258,10 +292,243 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       `. ${hint}`,
   },
 
-  ...servingCodes,
-  ...driverCodes,
-  ...sideCodes,
-  ...storeCodes,
+  // Requests for tokens: how one ends without an answer in a scheduler, and what a server says to its clients.
+
+  KV_QUEUE_FULL: {
+    class: 'KvCapacityError',
+    recovery: 'retry',
+    template: ({ waitingRequests, maxWaiting }) =>
+      `The queue is full: ${formatCount('request', waitingRequests)} ${waitingRequests === 1 ? 'waits' : 'wait'}, and ` +
+      `\`maxWaiting\` is ${formatNumber(maxWaiting)}. Await \`scheduler.queueFree()\`, or turn the client away.`,
+  },
+  KV_DEADLINE_EXCEEDED: {
+    class: 'KvCapacityError',
+    recovery: 'retry',
+    template: ({ deadlineMs, generatedTokens, maxNewTokens }) =>
+      `The request was not done in ${formatNumber(deadlineMs, 1)} ms: ${formatNumber(generatedTokens)} of at most ` +
+      `${formatCount('token', maxNewTokens)} were generated. Raise \`deadlineMs\`, or send fewer requests at once.`,
+  },
+  KV_ENGINE_FAILED: {
+    class: 'KvError',
+    recovery: 'retry',
+    template: ({ call, sequences, problem }) =>
+      `The engine's \`${call}\` of ${formatCount('sequence', sequences)} failed: ${problem}. The tokens of this pass do not count; see ` +
+      '`cause` if there is one.',
+  },
+  KV_ENGINE_STALLED: {
+    class: 'KvError',
+    recovery: 'retry',
+    template: ({ call, sequences, timeoutMs }) =>
+      `The engine's \`${call}\` of ${formatCount('sequence', sequences)} has not answered in ${formatNumber(timeoutMs, 1)} ms ` +
+      '(`passTimeoutMs`). Until it does, the slots of the pass stay out of use and its requests end with this error. Make the engine ' +
+      'answer, with an error if need be, or restart the process.',
+  },
+  KV_CALLBACK_FAILED: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ option, operation }) => `\`${option}\` threw an error instead of ${operation}. See \`cause\`.`,
+  },
+  KV_STREAM_STATE: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ operation, problem }) =>
+      `Cannot ${operation} this stream: it ${problem}. Await \`stream.result\` for the whole answer, or read its tokens with one ` +
+      '`for await`.',
+  },
+  KV_REQUEST_INVALID: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ problem, hint }) => joined(`The request was refused: ${problem}.`, hint),
+  },
+  KV_SERVER_UNREACHABLE: {
+    class: 'KvError',
+    recovery: 'retry',
+    template: ({ url, problem }) =>
+      `The server at ${url} cannot be watched: ${problem}. Start it with \`vkv serve\`, or give the address that it prints.`,
+  },
+  KV_NOT_SUPPORTED: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ option, problem, hint }) => joined(`\`${option}\` is not supported: ${problem}.`, hint),
+  },
+
+  // Drivers: the machine refused a call.
+
+  KV_DRIVER_UNAVAILABLE: {
+    class: 'KvDriverError',
+    recovery: 'fix',
+    template: (details) => `No ${details.driver} driver here: ${unavailable[details.reason](details)}`,
+  },
+  KV_DRIVER_UNSUPPORTED: {
+    class: 'KvDriverError',
+    recovery: 'fix',
+    template: ({ device, deviceName, feature }) =>
+      `Device ${device}${deviceName ? ` (${deviceName})` : ''} does not support ${feature}. Choose another device with ` +
+      "`device`, or `driver: 'host'`.",
+  },
+  KV_DRIVER_TOO_OLD: {
+    class: 'KvDriverError',
+    recovery: 'fix',
+    template: ({ missing, driverVersion }) =>
+      `libcuda.so.1 lacks \`${missing}\` (driver API ${apiVersion(driverVersion)}; 10.2 or later is needed). ` +
+      'Update the NVIDIA driver.',
+  },
+  KV_CUBLAS_UNAVAILABLE: {
+    class: 'KvDriverError',
+    recovery: 'fix',
+    template: ({ missing }) =>
+      `cuBLAS ${missing === undefined ? 'could not be opened' : `lacks \`${missing}\``}. Give \`cublas\` the path of a ` +
+      "libcublas.so since CUDA 11.2 whose own libraries are found, or 'auto' or 'off' to do without.",
+  },
+  KV_KERNELS_REFUSED: {
+    class: 'KvDriverError',
+    recovery: 'fix',
+    template: ({ log, ...call }) =>
+      `The driver refused the CUDA kernels: \`${call.call}\`: ${statusText(call)}` +
+      `${log === '' ? '' : `, "${log.trim().split('\n')[0]!.trim()}"`}. `
+        + (call.statusName === 'CUDA_ERROR_OUT_OF_MEMORY'
+        ? 'Load them before the cache fills the device (`loadKernels`), or raise `headroomBytes`.'
+        : 'Update the NVIDIA driver, or name kernels that were compiled for it with `VKV_KERNELS`.'),
+  },
+  KV_COMMAND_FAILED: {
+    class: 'KvDriverError',
+    recovery: 'retry',
+    template: ({ command }) =>
+      `Command ${formatNumber(command)} of the work queued on a stream failed, and those behind it were dropped. Discard the batch ` +
+      'and compute the pass again; `cause` says what failed.',
+  },
+  KV_DRIVER_CALL_FAILED: {
+    class: 'KvDriverError',
+    recovery: 'retry',
+    template: ({ address, bytes, slot, ...call }) => {
+      const range = joined(bytes ? formatBytes(bytes) : '', address ? `at ${formatAddress(address)}` : '');
+      const where = (slot === undefined ? '' : ` for slot ${slot}`) + (range && ` (${range})`);
+      const result = call.statusName || call.status ? `: ${statusText(call)}` : '';
+      const remedy = call.call === 'pthread_create'
+        ? 'This process may start no more threads: close caches that it does not need, or raise its limits ' +
+          '(`ulimit -u`, `ulimit -v`, `pids.max` of its cgroup).'
+        : `${aftermath(call.call)} Retry once; if it repeats, run with the mock driver to check the call order.`;
+      return `\`${call.call}\` failed${where}${result}. ${remedy}`;
+    },
+  },
+  KV_DRIVER_LOST: {
+    class: 'KvDriverError',
+    recovery: 'restart',
+    template: ({ driver, ...call }) =>
+      `The ${driver} driver has failed for good${callResult(call)}. Every later call will fail; close the cache and ` +
+      `restart the process.${call.statusName === 'CUDA_ERROR_ILLEGAL_ADDRESS' ? forgottenFence : ''}`,
+  },
+  KV_DRIVER_MISUSE: {
+    class: 'KvDriverError',
+    recovery: 'report',
+    template: ({ call, address, bytes }) => {
+      const handle = handleOf(call);
+      return (handle === undefined
+        ? `\`${call}\` broke a rule of the driver, at ${formatAddress(address)}${bytes > 0 ? ` (${formatBytes(bytes)})` : ''}. `
+        : `\`${call}\` refused the ${handle} ${formatAddress(address)}: it does not exist, or was destroyed before its last use. `) +
+        'With the mock driver, print `journal()` for the history.';
+    },
+  },
+
+  // What is cached beside K and V.
+
+  KV_SIDE_STATE: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ operation, sideTensor, problem, hint }) =>
+      `Cannot ${operation} the side tensor \`${sideTensor}\`: ${problem}. ${hint}`,
+  },
+  KV_ITEM_TOO_LARGE: {
+    class: 'RangeError',
+    recovery: 'fix',
+    template: ({ kind, tokens, bytes, budgetBytes }) =>
+      `The encoder cache cannot hold an item of ${formatCount('token', tokens)} of kind '${printable(kind)}': that is ${formatBytes(bytes)}, ` +
+      `and its whole budget is ${formatBytes(budgetBytes)}. Raise \`budgetBytes\`, or leave out \`tokens\` to have it computed but not cached.`,
+  },
+  KV_HOLD_STATE: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ operation, problem }) =>
+      `Cannot ${operation} an encoder item: its hold ${problem}. Acquire the item from this cache, and release the hold after its last use.`,
+  },
+  KV_ENCODER_FULL: {
+    class: 'KvCapacityError',
+    recovery: 'free',
+    template: ({ kind, neededBytes, heldBytes, budgetBytes, waiting }) =>
+      `The encoder cache has no room for ${neededBytes === undefined ? 'an item' : formatBytes(neededBytes)} of kind '${printable(kind)}': ` +
+      `${formatBytes(heldBytes)} of ${formatBytes(budgetBytes)} is held${waiting === 0 ? '' : `, and ${formatNumber(waiting)} ` +
+      `${waiting === 1 ? 'waits' : 'wait'} for room`}. ` +
+      'Release holds, raise `budgetBytes`, or wait (`whenFull: \'wait\'`).',
+  },
+
+  // Stores below the device: on disk, and over a network.
+
+  KV_STORE_UNAVAILABLE: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: (
+      details,
+    ) => `Cannot open a disk store at ${printable(details.path)}: \`${details.call}\` returned ${statusText(details)}. ${remedy(details)}`,
+  },
+  KV_STORE_LOCKED: {
+    class: 'KvStateError',
+    recovery: 'fix',
+    template: ({ path, process }) =>
+      `The disk store at ${printable(path)} is open ${process === pid ? 'in this process' : process > 0 ? `in process ${process}` : 'elsewhere'}. ` +
+      'Close it there, or give each process a directory or a namespace of its own.',
+  },
+  KV_STORE_FOREIGN: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ path }) =>
+      `${printable(path)} is no part of a disk store, or damaged. Nothing was changed; name another directory, or move it away.`,
+  },
+  KV_STORE_VERSION: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ path, version, latestVersion }) => version < latestVersion
+      ? `${printable(path)} was written by an earlier version of this package (format ${version}; this one has ` +
+        `${latestVersion}). Nothing was changed: delete the folder, whose text can be computed again, ` +
+        'or name another directory.'
+      : `${printable(path)} was written by a later version of this package (format ${version}; this one has ` +
+        `${latestVersion}). Nothing was changed; update the package, or name another directory.`,
+  },
+  KV_STORE_FAILED: {
+    class: 'KvError',
+    recovery: 'retry',
+    template: ({ path, call, ...status }) =>
+      `The disk refused \`${call}\` for the store at ${printable(path)}${status.status ? `: ${statusText({ call, ...status })}` : ''}. ` +
+      'Blocks that were not yet safe on disk are dropped; store them again, and check the disk if this repeats.',
+  },
+  KV_TIER_UNREACHABLE: {
+    class: 'KvError',
+    recovery: 'retry',
+    template: ({ tier, address, problem }) =>
+      `The tier \`${printable(tier)}\` cannot reach its store at ${printable(address)}: ${printable(problem)}. Start the store, or correct its ` +
+      'address.',
+  },
+  KV_TIER_REFUSED: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ tier, address, reason, reply }) =>
+      joined(
+        `The store of the tier \`${printable(tier)}\` at ${printable(address)} refused: '${printable(reply.replace(/\.$/, ''))}'.`,
+        remedies[reason]),
+  },
+  KV_TIER_DAMAGED: {
+    class: 'KvError',
+    recovery: 'none',
+    template: ({ tier, key, problem }) =>
+      `A block of the tier \`${printable(tier)}\` is damaged: the value of \`${printable(key)}\` ${problem}. It counts as absent and ` +
+      'will be computed again.',
+  },
+  KV_TIER_STALLED: {
+    class: 'KvError',
+    recovery: 'fix',
+    template: ({ tiers, calls, timeoutMs }) =>
+      `Closing waits for ${formatCount('call', calls)} of the ${tiers.length === 1 ? 'tier' : 'tiers'} ${formatList(tiers.map((name) => `\`${printable(name)}\``), 'and')}, which ` +
+      `answered nothing for ${formatNumber(timeoutMs)} ms. Text that was about to be stored may be missing there. Have \`close\` of the tier end its running calls, or raise \`prefixCache.tierCloseTimeoutMs\`.`,
+  },
 
   // Addon
   KV_VIEW_FORBIDDEN: {

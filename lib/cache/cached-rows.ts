@@ -162,6 +162,8 @@ export class CachedRows {
     if (isMore) this.#mustShrink.set(slot, rows);
     else this.list(slot, rows);
     if (this.#forgotten.delete(slot) && this.#forgotten.size === 0) this.index.clear();
+    this.index.settleDuplicates(this.#isSpare); // what it held may be in rows of a sequence that computed it beside it
+    this.#shortenReplaced();
     this.endDropped();
   }
 
@@ -278,8 +280,15 @@ export class CachedRows {
       if (path !== undefined && slots.hasRoom(slot, path.length)) registry.name(slot, layout.rowsFor(path.length));
     }
     index.replaceDuplicates(isSpare);
-    for (let at = 0; at < index.dropped.count; at += 1) {
-      for (const slot of registry.slotsOf(index.dropped.row(at))) {
+    this.#shortenReplaced();
+  }
+
+  /** Idle slots that map a row in whose place another is cached have too much, also where they go on behind it. */
+  #shortenReplaced(): void {
+    const { index: { dropped }, registry } = this;
+    for (let at = 0; at < dropped.count; at += 1) {
+      if (dropped.reason(at) !== 'replaced') continue;
+      for (const slot of registry.slotsOf(dropped.row(at))) {
         if (this.choice.has(slot)) this.#markForShrinking(slot, registry.named[slot]!);
       }
     }

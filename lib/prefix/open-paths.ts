@@ -10,8 +10,6 @@ import { reasonNumber, type RowLedger } from './row-ledger.js';
 const truncated = reasonNumber('truncated');
 
 export class OpenPaths {
-  /** Open paths. Read only. */
-  count = 0;
   /** Open paths that have announced a prompt and not committed all of it. Read only. */
   announcing = 0;
   readonly #tree: PrefixTree;
@@ -19,6 +17,9 @@ export class OpenPaths {
   readonly #pool: CachePool;
   readonly #listeners: readonly TextListener[];
   readonly #nodes: NodeTable;
+  readonly #open = new Set<PrefixPath>();
+  /** Open paths that committed text which was cached already: they may have rows of their own with the same tokens. */
+  readonly #duplicating = new Set<PrefixPath>();
 
   constructor(tree: PrefixTree, ledger: RowLedger, pool: CachePool, listeners: readonly TextListener[]) {
     this.#tree = tree;
@@ -26,6 +27,16 @@ export class OpenPaths {
     this.#pool = pool;
     this.#listeners = listeners;
     this.#nodes = tree.nodes;
+  }
+
+  /** Open paths. */
+  get count(): number {
+    return this.#open.size;
+  }
+
+  /** Whether one of them may have rows of its own with the same tokens as whole cached ones. */
+  get isDuplicating(): boolean {
+    return this.#duplicating.size > 0;
   }
 
   /**
@@ -76,12 +87,15 @@ export class OpenPaths {
       const at = path.length;
       if (at < nodes.to[node]!) {
         const agreed = this.#tree.agree(node, at, text, at, length - at);
-        if (agreed > 0) this.#move(path, at + agreed);
-        else this.#split(node, at);
+        if (agreed > 0) {
+          this.#duplicating.add(path);
+          this.#move(path, at + agreed);
+        } else this.#split(node, at);
         continue;
       }
       const child = this.#tree.child(node, text[at]!);
       if (child >= 0) {
+        this.#duplicating.add(path);
         this.#pool.pin(child);
         this.#go(path, child, at + this.#tree.agree(child, at, text, at, length - at));
       } else this.#extend(path, text, length);
@@ -123,46 +137,45 @@ export class OpenPaths {
   }
 
   /**
-   * A running sequence may have rows of its own with the same tokens as cached ones: it computed what was there
-   * already, or copied the last tokens of what it found. Its path keeps the cached ones from being evicted, and needs
-   * neither them nor what lies behind its tokens in the same node. Where memory is short, its own rows are cached in
-   * their place, which loses nothing, while evicting loses text. Drops the cached ones that `isSpare` affirms, as
-   * `replaced`, or makes them evictable.
+   * Two sequences may compute the same text side by side: the rows of the first one are cached, and the path of the
+   * second keeps them from being evicted, which needs them as little as its own are cached. Where no running sequence
+   * uses the cached ones any more, which `isSpare` says, those of the second are cached in their place, and the others
+   * dropped as `replaced`.
+   */
+  settleDuplicates(isSpare: (row: number) => boolean): void {
+    for (const path of this.#duplicating) {
+      if (!this.#replaceWhole(path, isSpare)) this.#duplicating.delete(path);
+    }
+  }
+
+  /**
+   * For want of memory, the same of every path, and of last rows too, which sequences copy from cached ones; and what
+   * lies behind a path's tokens in the same node is no longer kept for it.
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
-    const instead = new Map<number, number>();
-    for (const path of this.#all()) {
+    for (const path of this.#open) {
       this.#splitAtRow(path.node, path.length);
       const last = this.#cachedTail(path);
       const isOther = last >= 0 && last !== this.#ownTail(path) && isSpare(last);
       if (isOther || this.#isTailBehind(path, isSpare)) this.splitAt(path.node, path.length);
-      const held = new Int32Array(this.#ledger.wholeRows(path.length));
-      this.#ledger.fill(path.node, path.length, held);
-      held.forEach((row, index) => {
-        const own = path.rows[index]!;
-        if (own !== row && own >= 0 && !instead.has(row) && !this.#ledger.isHolding(own) && isSpare(row)) {
-          instead.set(row, own);
-        }
-      });
+      this.#replaceWhole(path, isSpare);
     }
-    if (instead.size > 0) this.#ledger.replace(instead);
-    for (const path of this.#all()) this.#replaceTail(path, isSpare);
+    for (const path of this.#open) this.#replaceTail(path, isSpare);
   }
 
   /** Calls `visit` with every announced text and the part [from, to) that is to come. */
   forAnnounced(visit: (tokens: Int32Array, from: number, to: number) => void): void {
     if (this.announcing === 0) return;
-    for (const first of this.#nodes.ending) {
-      for (let path = first; path !== undefined; path = path.next) {
-        if (path.announced !== undefined) visit(path.announced, path.length, path.announced.length);
-      }
+    for (const { announced, length } of this.#open) {
+      if (announced !== undefined) visit(announced, length, announced.length);
     }
   }
 
   #end(path: PrefixPath): void {
     this.#withdraw(path);
     this.#detach(path);
-    this.count -= 1;
+    this.#open.delete(path);
+    this.#duplicating.delete(path);
     path.isOpen = false;
   }
 
@@ -170,7 +183,7 @@ export class OpenPaths {
   #add(options: PathOptions, node: number, tokens: number): PrefixPath {
     const path = new PrefixPath(options, tokens);
     this.#pool.pinPath(node);
-    this.count += 1;
+    this.#open.add(path);
     if (path.announced !== undefined) this.announcing += 1;
     this.#attach(path, node);
     if (tokens > 0) this.#ledger.fill(node, tokens, path.rows);
@@ -272,6 +285,25 @@ export class OpenPaths {
     if (path.announced !== undefined && length >= path.announced.length) this.#withdraw(path);
   }
 
+  /**
+   * Caches whole rows of the path in the place of those with the same tokens that are spare. Returns whether others
+   * stay, which may become spare.
+   */
+  #replaceWhole(path: PrefixPath, isSpare: (row: number) => boolean): boolean {
+    const held = new Int32Array(this.#ledger.wholeRows(path.length));
+    this.#ledger.fill(path.node, path.length, held);
+    const instead = new Map<number, number>();
+    let isMore = false;
+    held.forEach((row, index) => {
+      const own = path.rows[index]!;
+      if (own === row || own < 0 || this.#ledger.isHolding(own)) return;
+      if (isSpare(row)) instead.set(row, own);
+      else isMore = true;
+    });
+    if (instead.size > 0) this.#ledger.replace(instead, path.node);
+    return isMore;
+  }
+
   /** Where the path ends its node: caches the path's row with the last tokens in the place of the node's. */
   #replaceTail(path: PrefixPath, isSpare: (row: number) => boolean): void {
     const tail = this.#nodes.tailRow[path.node]!;
@@ -305,14 +337,6 @@ export class OpenPaths {
     if (path.announced === undefined) return;
     path.announced = undefined;
     this.announcing -= 1;
-  }
-
-  #all(): PrefixPath[] {
-    const paths: PrefixPath[] = [];
-    for (const first of this.#nodes.ending) {
-      for (let path = first; path !== undefined; path = path.next) paths.push(path);
-    }
-    return paths;
   }
 
   #attach(path: PrefixPath, node: number): void {

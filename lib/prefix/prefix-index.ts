@@ -283,9 +283,19 @@ export class PrefixIndex {
   }
 
   /**
-   * For want of memory: where an open path has rows of its own with the same tokens as cached ones that `isSpare` says
-   * no running sequence uses, its own are cached in their place, and those dropped; and paths pin no more rows than
-   * they need. What `isSpare` affirms can be evicted afterwards, or is dropped.
+   * Where an open path committed text in rows of its own that was cached already, in whole rows that `isSpare` says no
+   * running sequence uses any more: its own are cached in their place, and those dropped. The owner calls it once a
+   * sequence is over.
+   */
+  settleDuplicates(isSpare: (row: number) => boolean): void {
+    if (!this.#paths.isDuplicating) return;
+    this.#version += 1;
+    this.#paths.settleDuplicates(isSpare);
+  }
+
+  /**
+   * For want of memory: the same, of last rows too that are not whole; and paths pin no more rows than they need. What
+   * `isSpare` affirms can be evicted afterwards, or is dropped.
    */
   replaceDuplicates(isSpare: (row: number) => boolean): void {
     this.#version += 1;

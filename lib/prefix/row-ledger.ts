@@ -291,20 +291,22 @@ export class RowLedger {
     this.attachTail(leaf, row);
   }
 
-  /** Holds other rows with the same tokens in the place of whole ones: `instead`, by row. Looks at everything. */
-  replace(instead: ReadonlyMap<number, number>): void {
-    const nodes = this.#nodes;
-    const nameOf = (row: number): number => instead.get(row) ?? row;
+  /**
+   * Holds other rows with the same tokens in the place of whole ones, `instead` by row, of a text that ends in `node`.
+   * Looks at the rows of that text, and at what branches off from it up to the next whole row.
+   */
+  replace(instead: ReadonlyMap<number, number>, node: number): void {
+    const { parent, firstChild, nextSibling } = this.#nodes;
     for (const [row, other] of instead) {
       this.#hold(other);
       this.#above[other] = this.#above[row]!;
       this.#drop(row, replaced);
     }
-    this.#isHeld.forEach((isHeld, row) => {
-      if (isHeld === 1) this.#above[row] = nameOf(this.#above[row]!);
-    });
-    for (let node = 0; node < nodes.end; node += 1) {
-      if (nodes.isUsed(node)) nodes.lastRow[node] = nameOf(nodes.lastRow[node]!);
+    for (let on = node, done = -1; on >= 0; done = on, on = parent[on]!) {
+      this.#rename(on, instead);
+      for (let child = firstChild[on]!; child >= 0; child = nextSibling[child]!) {
+        if (child !== done) this.#renameBelow(child, instead);
+      }
     }
   }
 
@@ -352,6 +354,28 @@ export class RowLedger {
     for (index -= 1; index >= this.wholeRows(from[node]!); index -= 1) {
       visit(row, index);
       row = this.#above[row]!;
+    }
+  }
+
+  /** The node's whole rows, and the one above them, where others took their place. */
+  #rename(node: number, instead: ReadonlyMap<number, number>): void {
+    const { from, to, lastRow } = this.#nodes;
+    const nameOf = (row: number): number => instead.get(row) ?? row;
+    let row = lastRow[node] = nameOf(lastRow[node]!);
+    for (let whole = this.wholeRows(to[node]!) - this.wholeRows(from[node]!); whole > 0; whole -= 1) {
+      row = this.#above[row] = nameOf(this.#above[row]!);
+    }
+  }
+
+  /** The same, and of the nodes below as long as they have no whole rows between. */
+  #renameBelow(top: number, instead: ReadonlyMap<number, number>): void {
+    const { from, to, firstChild, nextSibling } = this.#nodes;
+    const below = [top];
+    for (let at = 0; at < below.length; at += 1) {
+      const node = below[at]!;
+      this.#rename(node, instead);
+      if (this.wholeRows(to[node]!) > this.wholeRows(from[node]!)) continue;
+      for (let child = firstChild[node]!; child >= 0; child = nextSibling[child]!) below.push(child);
     }
   }
 

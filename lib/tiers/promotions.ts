@@ -219,7 +219,7 @@ export class Promotions {
     const { blocks, partial, tokens } = this.#tiers.match(domain, text, limit);
     const missing: StoredBlock[] = [];
     for (const block of partial === undefined ? blocks : [...blocks, partial]) {
-      if (block.to <= cachedTokens) continue;
+      if (Math.min(block.to, tokens) <= cachedTokens) continue; // also where it goes on with other tokens
       if (block.tiers === 0) break;
       missing.push(block);
     }

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -14,11 +13,8 @@ namespace {
 
 constexpr int kNoMemory = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
+// As `strerrorname_np` does, which the C library has since 2.32 only; of the errors that calls here give.
 const char* ErrorName(int error) {
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 32)
-  const char* name = strerrorname_np(error);
-  return name != nullptr ? name : "";
-#else
   switch (error) {
     case EACCES: return "EACCES";
     case EAGAIN: return "EAGAIN";
@@ -41,13 +37,15 @@ const char* ErrorName(int error) {
     case ENOSPC: return "ENOSPC";
     case ENOSYS: return "ENOSYS";
     case ENOTDIR: return "ENOTDIR";
+    case ENOTEMPTY: return "ENOTEMPTY";
     case ENXIO: return "ENXIO";
     case EOPNOTSUPP: return "EOPNOTSUPP";
     case EPERM: return "EPERM";
     case EROFS: return "EROFS";
+    case ESTALE: return "ESTALE";
+    case ETIMEDOUT: return "ETIMEDOUT";
     default: return "";
   }
-#endif
 }
 
 void* At(uint64_t address) { return reinterpret_cast<void*>(address); }

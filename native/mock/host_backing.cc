@@ -28,12 +28,8 @@ int ToProtection(CUmemAccess_flags access) {
 Status HostBacking::Open(std::unique_ptr<Backing>& backing) {
   const int file = memfd_create("virtual-kv-mock", MFD_CLOEXEC);
   if (file < 0) {
-    return {Code::kDriverUnavailable,
-            "memfd_create",
-            errno,
-            strerrorname_np(errno),
-            static_cast<int64_t>(Unavailable::kMemoryRefused),
-            0};
+    constexpr auto kWhat = static_cast<int64_t>(Unavailable::kMemoryRefused);
+    return {Code::kDriverUnavailable, "memfd_create", errno, "", kWhat, 0};
   }
   backing.reset(new HostBacking(file));
   return Ok();

@@ -2,7 +2,6 @@
 // linked with: 2.28 and later, as Node's own releases do. The functions that got a new version since are taken in their
 // first one, and those that came later are here. Linked with --wrap for each function of wrapped.txt; what links it
 // checks that nothing newer is left. Only for Linux on x86-64 and ARM64. No state.
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -104,38 +103,6 @@ extern "C" __attribute__((visibility("hidden"))) uint32_t __wrap_arc4random() {
   uint32_t number = 0;
   if (getrandom(&number, sizeof(number), 0) != sizeof(number)) abort();  // as the C library's own does
   return number;
-}
-
-// Names of errors came with 2.32: the same as in native/host/system_calls.cc.
-extern "C" __attribute__((visibility("hidden"))) const char* __wrap_strerrorname_np(int error) {
-  switch (error) {
-    case EACCES: return "EACCES";
-    case EAGAIN: return "EAGAIN";
-    case EBADF: return "EBADF";
-    case EBUSY: return "EBUSY";
-    case EDQUOT: return "EDQUOT";
-    case EEXIST: return "EEXIST";
-    case EFBIG: return "EFBIG";
-    case EINTR: return "EINTR";
-    case EINVAL: return "EINVAL";
-    case EIO: return "EIO";
-    case EISDIR: return "EISDIR";
-    case ELOOP: return "ELOOP";
-    case EMFILE: return "EMFILE";
-    case ENAMETOOLONG: return "ENAMETOOLONG";
-    case ENFILE: return "ENFILE";
-    case ENODEV: return "ENODEV";
-    case ENOENT: return "ENOENT";
-    case ENOMEM: return "ENOMEM";
-    case ENOSPC: return "ENOSPC";
-    case ENOSYS: return "ENOSYS";
-    case ENOTDIR: return "ENOTDIR";
-    case ENXIO: return "ENXIO";
-    case EOPNOTSUPP: return "EOPNOTSUPP";
-    case EPERM: return "EPERM";
-    case EROFS: return "EROFS";
-    default: return "";
-  }
 }
 
 // Whether the process has one thread only; "no" is always right.

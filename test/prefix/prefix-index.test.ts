@@ -48,11 +48,37 @@ test('of two sequences that compute the same text, only the rows of the first ar
   owner.commit(first, 8);
   owner.commit(second, 8);
   t.deepEqual([...second.rows.subarray(0, 2)].map((row) => owner.index.isHolding(row)), [false, false]);
-  owner.release(first);
-  t.is(owner.index.pooledRows, 0, 'the second still uses the text');
   owner.release(second);
   t.deepEqual(owner.takeDrops(), [], 'rows that were never held are not dropped');
   t.is(owner.freeRows, 2);
+  owner.release(first);
+  t.is(owner.index.pooledRows, 2);
+});
+
+test('of three sequences that compute the same text, the rows of one that runs on are held once the first is released', (t) => {
+  const owner = owned();
+  const [first, second, third] = [owner.acquire(run(0, 24)), owner.acquire(run(0, 24)), owner.acquire(run(0, 24))];
+  owner.commit(first, 24);
+  const branch = owner.acquire(join(run(0, 13), run(30, 8)));
+  owner.commit(branch, 21);
+  owner.commit(second, 18);
+  owner.commit(third, 9);
+  const held = (): string[] => [first, second, third].map(({ rows }) =>
+    [...rows.subarray(0, 6)].map((row) => (owner.index.isHolding(row) ? 'x' : '.')).join(''));
+  t.deepEqual(held(), ['xxxxxx', '......', '......']);
+  owner.release(first);
+  t.deepEqual(held().slice(1), ['...x..', '......'], 'the branch uses the first three rows');
+  t.deepEqual(owner.takeDrops().map(({ reason }) => reason), ['replaced']);
+  owner.release(branch);
+  t.deepEqual(held().slice(1), ['xxxx..', '......']);
+  for (const [text, tokens] of [[run(0, 24), 24], [join(run(0, 13), run(30, 8)), 21]] as const) t.is(owner.cached(text), tokens);
+  owner.verify();
+  owner.release(second);
+  t.deepEqual(held().slice(2), ['xx....']);
+  owner.release(third);
+  t.deepEqual(owner.takeDrops().map(({ reason }) => reason), Array<string>(5).fill('replaced'));
+  t.is(owner.index.pooledRows, owner.index.heldRows);
+  owner.verify();
 });
 
 test('a duplicate that goes on is attached behind rows that are not its own', (t) => {

@@ -144,6 +144,7 @@ export class SimulatedOwner {
     this.sequences.splice(this.sequences.indexOf(sequence), 1);
     this.#name(sequence);
     for (const row of sequence.rows) if (row >= 0) this.#unmap(row);
+    this.index.settleDuplicates((row) => this.#mapped[row] === 0);
     this.#settle();
   }
 

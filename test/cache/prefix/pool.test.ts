@@ -141,6 +141,28 @@ cacheTests('a sequence that computes again what is cached fits where it would fi
   heir.release();
 });
 
+cacheTests('a text computed side by side takes one copy once either sequence is released, and no other text goes for a second', { rows: 9, slots: 4 }, (t, bench) => {
+  const { cache } = bench;
+  const speaker = new Speaker(cache);
+  const kept = textOf(2, 2);
+  const text = textOf(1, 3);
+  for (const first of [0, 1] as const) {
+    cache.prefixes.reset();
+    speaker.say(kept).release();
+    const twins = [cache.acquire({ tokens: text }), cache.acquire({ tokens: text })] as const;
+    for (const twin of twins) speaker.compute(twin, text, text.length);
+    cache.counts();
+    twins[first].release();
+    const other = cache.acquire({ promptTokens: 4 * rowTokens }); // 2 + 3 + 4 rows
+    bench.compute(other, 4 * rowTokens);
+    t.is(cachedRowsOf(cache, kept), 2);
+    t.is(cachedRowsOf(cache, text), 3);
+    t.is(speaker.wrongTokens(twins[1 - first]!, text), 0);
+    cache.verify();
+    for (const sequence of [other, twins[1 - first]!]) sequence.release();
+  }
+});
+
 cacheTests('a cached text that a sequence has just left makes room for it', { rows: 4, slots: 2 }, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   const text = textOf(1, 4);

@@ -35,6 +35,29 @@ for (const on of drivers) {
   }
 }
 
+test('of a stored block no token behind those that agree is taken for text that a running sequence alone has', async (t) => {
+  const bench = benchOf(t, [hostTier({ bytes: 64 * MiB })]);
+  const { cache } = bench;
+  const text = textOf(20);
+  serve(bench, text, 3);
+  await cache.prefixes.tiers!.settled();
+  dropFromDevice(cache);
+  const other = Int32Array.from([...text.subarray(0, 8), ...textOf(12, 7)]);
+  const running = cache.acquire({ tokens: other });
+  const batch = cache.createBatch();
+  batch.add(running, 12);
+  cache.prepare(batch);
+  cache.stamp(running, 0, 12, 9);
+  cache.commit(batch, { fence: { step: 1 } }); // so nothing can be copied from it now
+  const promoted = await cache.prefixes.promote({ tokens: other });
+  t.like(promoted, { cachedTokens: 12, promotedTokens: 0, end: 'complete' });
+  running.truncate(0);
+  t.true(cache.prefixes.lookup({ tokens: other }).cachedTokens <= 8);
+  cache.completeStep(1);
+  running.release();
+  await close(bench);
+});
+
 test('a tier of the user\'s own that outlives the cache serves the next one, under another layout and page size', async (t) => {
   const tier = new PlainTier('mine');
   const first = benchOf(t, [tier]);

@@ -499,6 +499,8 @@ export class WholeWorld {
       const after = this.#seen(); // asking changes nothing, either
       if (before !== undefined) {
         this.#expect(after.same === before.same, `${what}: ${error.message}\nbefore ${before.same}\nafter  ${after.same}`);
+        const isSame = after.overBound !== before.overBound || after.cached === before.cached;
+        this.#expect(isSame, `${what}: ${error.message}\nbefore ${before.cached}\nafter  ${after.cached}`);
         this.#expect(after.admissiblePages >= before.admissiblePages, `${what}: ${error.message}: ${after.admissiblePages} of ${before.admissiblePages} pages are left`);
       }
       if (!this.#options.isExact) return undefined;
@@ -515,9 +517,10 @@ export class WholeWorld {
 
   /**
    * What can be seen of the cache, and what is refused must not change. Admission may find that a running sequence has the same rows as a cached
-   * text, and share them: then more is admissible than before. While tiers read rows, what must go for a lower budget stays, and goes in a later call.
+   * text, and share them: then more is admissible than before. While tiers read rows, what must go for a lower budget or is over a bound stays,
+   * and goes in a later call.
    */
-  #seen(): { readonly same: string; readonly admissiblePages: number } {
+  #seen(): { readonly same: string; readonly cached: string; readonly overBound: number; readonly admissiblePages: number } {
     const cache = this.#cache;
     const { isExact } = this.#options;
     const { idleSlots, activeSlots, retiringSlots, quarantinedSlots, usedTokens, cachedRows, admissiblePages } = cache.counts();
@@ -529,9 +532,10 @@ export class WholeWorld {
     const same = JSON.stringify({
       idleSlots, activeSlots, retiringSlots, quarantinedSlots, usedTokens, budgetPages, sequences,
       earmarkedPages: isExact ? earmarkedPages : 0, // a mapper maps what is set aside
-      cached: isCopying() || this.#isLowered ? [] : [cachedRows, cache.prefixes.metrics.droppedRows.evicted, cache.sideCounts()],
     });
-    return { same, admissiblePages: isExact ? admissiblePages : Infinity };
+    const { evicted, bound, quota } = cache.prefixes.metrics.droppedRows;
+    const cached = isCopying() || this.#isLowered ? '' : JSON.stringify([cachedRows, evicted, cache.sideCounts()]);
+    return { same, cached, overBound: bound + quota, admissiblePages: isExact ? admissiblePages : Infinity };
   }
 
   /** A text that begins like one before. */
