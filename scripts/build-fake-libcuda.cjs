@@ -1,8 +1,8 @@
 'use strict';
 // Builds the fake CUDA driver libraries that the loader's tests open: test/native/fake_libcuda.cc over the simulated
 // device, once for each CUDA version below. Writes build-test/fake-libcuda/<version>/libcuda.so.1, and beside those folders
-// libcublas.so, a fake cuBLAS, and libcublas-without-gemm.so, which lacks an entry point. `--cublas`: only those two. The driver
-// libraries are left as they are while no source has changed. CXX names the C++ compiler.
+// libcublas.so, a fake cuBLAS, libcublas-without-gemm.so, which lacks an entry point, and libonnxruntime.so, a fake onnxruntime.
+// `--cublas`: only the two of cuBLAS. The others are left as they are while no source has changed. CXX names the C++ compiler.
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
@@ -44,13 +44,16 @@ function run(args) {
 }
 
 // Several test processes may do this at once: a library is renamed into place when it is complete.
+function buildLibrary(name, source, ...more) {
+  const library = path.join(output, name);
+  const unnamed = `${library}.${process.pid}`;
+  run([...flags, ...more, '-shared', source, '-o', unnamed]);
+  fs.renameSync(unnamed, library);
+}
+
 function buildCublas() {
-  for (const [name, ...more] of [['libcublas.so'], ['libcublas-without-gemm.so', '-DFAKE_WITHOUT_GEMM']]) {
-    const library = path.join(output, name);
-    const unnamed = `${library}.${process.pid}`;
-    run([...flags, ...more, '-shared', 'test/native/fake_libcublas.cc', '-o', unnamed]);
-    fs.renameSync(unnamed, library);
-  }
+  buildLibrary('libcublas.so', 'test/native/fake_libcublas.cc');
+  buildLibrary('libcublas-without-gemm.so', 'test/native/fake_libcublas.cc', '-DFAKE_WITHOUT_GEMM');
 }
 
 /** Each is renamed into place too, and after them the file that says what they were made from. */
@@ -79,6 +82,7 @@ function buildLibcuda() {
     ]);
     fs.renameSync(library, path.join(folder, 'libcuda.so.1'));
   }
+  buildLibrary('libonnxruntime.so', 'test/native/fake_onnxruntime.cc');
   fs.writeFileSync(path.join(made, 'sources'), hash);
   fs.renameSync(path.join(made, 'sources'), stamp);
   fs.rmSync(made, { recursive: true });

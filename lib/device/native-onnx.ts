@@ -18,6 +18,8 @@ export interface NativeOnnxOptions {
   readonly threads: number;
   /** Read until `open` is answered. */
   readonly model: Uint8Array;
+  /** Name of the kernels' module that the driver has loaded; undefined on the CPU. */
+  readonly module: string | undefined;
 }
 
 /** `outputs`: type, dims as a Float64Array and bytes as an ArrayBuffer of each that had no memory. */

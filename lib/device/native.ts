@@ -133,7 +133,9 @@ export interface Native {
     options: NativeStoreOptions, onAnswer: NativeStoreAnswer, faults?: NativeStoreFaults,
   ) => NativeStore;
   readonly NativeStoreFaults: new () => NativeStoreFaults;
-  readonly NativeOnnx: new (options: NativeOnnxOptions, onAnswer: NativeOnnxAnswer) => NativeOnnx;
+  readonly NativeOnnx: new (
+    options: NativeOnnxOptions, onAnswer: NativeOnnxAnswer, driver?: NativeDriver,
+  ) => NativeOnnx;
   /** Vectors that this machine's CPU has, widest first. */
   readonly cpuInstructions: readonly string[];
   /** The CUDA driver's results by name. */

@@ -4,15 +4,18 @@
 
 import { formatList } from '../base/format.js';
 import { modelError } from '../llama/model-error.js';
-import { attentionNodes, nodeText, type AttentionNode } from './attention-nodes.js';
+import { attentionNodes, nodeText, refusalOf, type AttentionNode } from './attention-nodes.js';
 import {
-  elements, makeNode, makeValue, neededFor, ownDomain, readGraph, renamed, writeGraph, type OnnxGraph, type OnnxNode, type OnnxValue,
+  elements, makeNode, makeValue, neededFor, ownDomain, readGraph, renamed, writeGraph, type NewNode, type OnnxGraph, type OnnxNode, type OnnxValue,
 } from './graph.js';
 
-/** How an input of the rewritten graph is filled: [1, tokens] each; the rows whose logits are wanted; a number 0. */
+/**
+ * How an input of the rewritten graph is filled: [1, tokens] each, where `places` are positions in the sequences, whatever
+ * `position_ids` count from; the rows whose logits are wanted; a number 0.
+ */
 export interface DecoderInput {
   readonly name: string;
-  readonly kind: 'tokens' | 'positions' | 'rows' | 'zero';
+  readonly kind: 'tokens' | 'positions' | 'places' | 'rows' | 'zero';
   readonly type: number;
   /** Of `zero`. */
   readonly rank: number;
@@ -36,7 +39,15 @@ export interface DecoderPlan {
   readonly layers: readonly AttentionNode[];
 }
 
-const rows = 'virtualkv_rows';
+/** How a decoder is written. */
+export interface DecoderWriting {
+  /** The name of the graph's file, where large tensors stay. Default: they are copied. */
+  readonly file?: string;
+  /** Whether it is for onnxruntime's CUDA provider. Default: for the CPU. */
+  readonly isOnDevice?: boolean;
+}
+
+const [rows, places] = ['virtualkv_rows', 'virtualkv_places'];
 
 /** Reads a decoder. Throws KV_MODEL_INVALID, which names what cannot be computed. */
 export function planDecoder(bytes: Uint8Array, source: string): DecoderPlan {
@@ -54,14 +65,14 @@ export function planDecoder(bytes: Uint8Array, source: string): DecoderPlan {
   return { graph, source, layers };
 }
 
-/**
- * Writes the decoder. `windows`: by mask, how many tokens it lets one see; 0: all. `file`: the name of the graph's file, where large tensors stay;
- * without it they are copied. Throws KV_MODEL_INVALID.
- */
-export function writeDecoder({ graph, source, layers }: DecoderPlan, windows: ReadonlyMap<string, number>, file = ''): DecoderGraph {
+/** Writes the decoder. `windows`: by mask, how many tokens it lets one see; 0: all. Throws KV_MODEL_INVALID. */
+export function writeDecoder(
+  { graph, source, layers }: DecoderPlan, windows: ReadonlyMap<string, number>, { file = '', isOnDevice = false }: DecoderWriting = {},
+): DecoderGraph {
   const logits = graph.outputs.find(({ name }) => name === 'logits');
   if (logits?.dims?.length !== 3) throw modelError(`${source} has no output "logits" of three dimensions. Export it as a decoder with a past.`);
-  const attention = new Map(layers.map((layer, index) => [layer.node, attentionNodesOf(layer, index, windows.get(layer.mask) ?? 0)]));
+  const attention = new Map(layers.map((layer, index) =>
+    [layer.node, attentionNodesOf(layer, index, { maskWindow: windows.get(layer.mask) ?? 0, graph, source, isOnDevice })]));
   let nodes = graph.nodes.flatMap((node) => attention.get(node) ?? [node]);
   const head = headOf(graph);
   nodes = head === undefined ? gatherAfter(nodes) : gatherBefore(nodes, head);
@@ -69,7 +80,10 @@ export function writeDecoder({ graph, source, layers }: DecoderPlan, windows: Re
   const needed = neededFor(['logits'], { nodes });
   const inputs = graph.inputs.filter(({ name }) => needed.values.has(name)).map((input) => decoderInput(input, needed.nodes, source, layers));
   if (!inputs.some(({ kind }) => kind === 'tokens')) throw modelError(`${source} has no input "input_ids". Export it with its embeddings.`);
-  const all: DecoderInput[] = [...inputs, { name: rows, kind: 'rows', type: elements.int64, rank: 1 }];
+  const all: DecoderInput[] = [
+    ...inputs, ...needed.values.has(places) ? [{ name: places, kind: 'places', type: elements.int64, rank: 2 } as const] : [],
+    { name: rows, kind: 'rows', type: elements.int64, rank: 1 },
+  ];
   const vocabularyTokens = vocabularyOf(logits, head, graph);
   if (vocabularyTokens === undefined) throw modelError(`${source} does not say how many tokens its vocabulary has. Export it with the shape of "logits".`);
   return {
@@ -85,34 +99,64 @@ export function writeDecoder({ graph, source, layers }: DecoderPlan, windows: Re
 /** The smaller of two windows, where 0 is none. */
 const narrowest = (a: number, b: number): number => (a === 0 || b === 0 ? Math.max(a, b) : Math.min(a, b));
 
-/** The cache's attention in a layer's place. Its rows are tokens: what has heads first is turned. */
-function attentionNodesOf(layer: AttentionNode, index: number, maskWindow: number): OnnxNode[] {
-  if (!layer.hasHeadsFirst) return [attentionNode(layer, index, maskWindow)];
-  const turned = (from: string, to: string): OnnxNode =>
-    makeNode({ name: `virtualkv_turn_${to}`, operator: 'Transpose', inputs: [from], outputs: [to], integers: { perm: [0, 2, 1, 3] } });
-  const [queries, keys, values, output] = ['queries', 'keys', 'values', 'output'].map((name) => `virtualkv_${name}_${index}`) as [string, string, string, string];
-  return [
-    turned(layer.queries, queries), turned(layer.keys, keys), turned(layer.values, values),
-    attentionNode({ ...layer, queries, keys, values, output }, index, maskWindow), turned(output, layer.output),
-  ];
+interface AttentionWriting {
+  readonly maskWindow: number;
+  readonly graph: OnnxGraph;
+  readonly source: string;
+  readonly isOnDevice: boolean;
 }
 
-function attentionNode(layer: AttentionNode, index: number, maskWindow: number): OnnxNode {
-  const { node, queries, keys, values, output, sinks, cosines, sines } = layer;
-  let rotary = 0;
-  if (cosines !== '') rotary = layer.areNeighbours ? 2 : 1;
-  const inputs = [queries, keys, values, cosines, sines, sinks];
+/**
+ * The cache's attention in a layer's place, and what it needs beside. Its rows are tokens: what has heads first is turned. Sinks are
+ * float32. On a device, nodes of onnxruntime split what is packed and turn by positions.
+ */
+function attentionNodesOf(layer: AttentionNode, index: number, { maskWindow, graph, source, isOnDevice }: AttentionWriting): OnnxNode[] {
+  const { node, heads, kvHeads, dim, valueDim, cosines, sines, areNeighbours } = layer;
+  const nodes: OnnxNode[] = [];
+  const own = (what: string): string => `virtualkv_${what}_${index}`;
+  const add = (what: string, operator: string, inputs: readonly string[], more: Partial<NewNode> = {}): string => {
+    nodes.push(makeNode({ name: own(what), operator, inputs, outputs: [own(what)], ...more }));
+    return own(what);
+  };
+  let { queries, keys, values, sinks } = layer;
+  if (layer.hasHeadsFirst) {
+    [queries, keys, values] = ([['queries', queries], ['keys', keys], ['values', values]] as const)
+      .map(([what, from]) => add(what, 'Transpose', [from], headsBehindRows)) as [string, string, string];
+  }
+  if (isOnDevice && keys === '') {
+    const outputs = ['queries', 'keys', 'values'].map(own) as [string, string, string];
+    const sizes = add('sizes', 'Constant', [], { integers: { value_ints: [heads * dim, kvHeads * dim, kvHeads * valueDim] } });
+    add('split', 'Split', [queries, sizes], { outputs, integers: { axis: 2 } });
+    [queries, keys, values] = outputs;
+  }
+  if (isOnDevice && cosines !== '') {
+    const half = tableDims(cosines, graph)?.[1];
+    if (half === undefined) throw refusalOf(node, source)('turns by cosines that are computed, which are a tensor of the file where a device computes');
+    const turned = (what: string, from: string, count: number): string => add(what, 'RotaryEmbedding', [from, places, cosines, sines], {
+      domain: 'com.microsoft', integers: { interleaved: areNeighbours ? 1 : 0, num_heads: count, rotary_embedding_dim: 2 * half },
+    });
+    [queries, keys] = [turned('turned_queries', queries, heads), turned('turned_keys', keys, kvHeads)];
+  }
+  if (sinks !== '' && layer.type !== elements.float32) sinks = add('sinks', 'Cast', [sinks], { integers: { to: elements.float32 } });
+  if (sinks === '' && layer.hasSmoothSoftmax) sinks = add('sinks', 'Constant', [], { floats: { value_floats: new Array<number>(heads).fill(0) } });
+  const turns = !isOnDevice && cosines !== '';
+  const output = layer.hasHeadsFirst ? own('output') : layer.output;
+  const inputs = [queries, keys, values, turns ? cosines : '', turns ? sines : '', sinks];
   while (inputs.at(-1) === '') inputs.pop();
-  return makeNode({
-    name: node.name || `virtualkv_attention_${index}`, operator: layer.type === elements.float16 ? 'AttentionFloat16' : 'Attention', domain: ownDomain,
+  nodes.push(makeNode({
+    name: node.name || own('attention'), operator: layer.type === elements.float16 ? 'AttentionFloat16' : 'Attention', domain: ownDomain,
     inputs, outputs: [output],
     integers: {
-      layer: index, num_heads: layer.heads, kv_num_heads: layer.kvHeads, packed: keys === '' ? 1 : 0, rotary,
-      window: narrowest(layer.window, maskWindow), smooth: layer.hasSmoothSoftmax ? 1 : 0,
+      layer: index, num_heads: heads, kv_num_heads: kvHeads, packed: keys === '' ? 1 : 0, rotary: turns ? 1 + Number(areNeighbours) : 0,
+      window: narrowest(layer.window, maskWindow),
     },
     floats: { scale: layer.scale, softcap: layer.softcap },
-  });
+  }));
+  if (layer.hasHeadsFirst) add('result', 'Transpose', [output], { ...headsBehindRows, outputs: [layer.output] });
+  return nodes;
 }
+
+const headsBehindRows = { integers: { perm: [0, 2, 1, 3] } } as const;
 
 /** What is computed of each logit by itself. */
 const elementwise = new Set(['Cast', 'Div', 'Mul', 'Tanh', 'Add', 'Identity']);
@@ -180,11 +224,15 @@ function dimsOf(kind: DecoderInput['kind'], rank: number): (number | string)[] {
 }
 
 /** The rows of the shortest table of cosines. */
-function tableRows(nodes: readonly OnnxNode[], layers: readonly AttentionNode[], { tensors }: OnnxGraph): number | undefined {
+function tableRows(nodes: readonly OnnxNode[], layers: readonly AttentionNode[], graph: OnnxGraph): number | undefined {
   const outside = nodes.filter(({ operator }) => operator === 'RotaryEmbedding').map(({ domain, inputs }) => inputs[domain === '' ? 1 : 2] ?? '');
-  const lengths = [...layers.map(({ cosines }) => cosines), ...outside].flatMap((name) => {
-    const dims = tensors.get(name)?.dims;
-    return dims?.length === 2 ? [dims[0]!] : [];
-  });
+  const lengths = [...layers.map(({ cosines }) => cosines), ...outside].flatMap((name) => tableDims(name, graph)?.[0] ?? []);
   return lengths.length === 0 ? undefined : Math.min(...lengths);
+}
+
+/** Positions and dims of a table of the file, which may be of another type there. */
+function tableDims(name: string, { tensors, nodes }: OnnxGraph): readonly number[] | undefined {
+  const cast = nodes.find(({ operator, outputs }) => operator === 'Cast' && outputs.includes(name));
+  const dims = tensors.get(cast?.inputs[0] ?? name)?.dims;
+  return dims?.length === 2 ? dims : undefined;
 }

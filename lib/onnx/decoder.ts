@@ -7,9 +7,10 @@ import { readFile } from 'node:fs/promises';
 
 import type { Dtype } from '../base/dtypes.js';
 import { createError, isKvError } from '../base/errors.js';
-import { boolean, integer, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
-import type { KvCache, ModelShape } from '../index.js';
+import { boolean, instanceOf, integer, oneOf, optional, readOptions, string, withDefault } from '../base/options.js';
+import { Driver, loadKernels, type KvCache, type ModelShape } from '../index.js';
 import { attendable } from '../kernels/kernel-layers.js';
+import { kernelsOf } from '../kernels/load-kernels.js';
 import { layerSetsOf } from '../layout/layer-set-shape.js';
 import { modelError } from '../llama/model-error.js';
 import { maskWindows } from './causal-mask.js';
@@ -26,6 +27,11 @@ export interface OnnxDecoderOptions {
   readonly threads?: number | undefined;
   /** Path of a libonnxruntime.so, 1.20 or later. Default: that of the program's own onnxruntime-node. */
   readonly library?: string | undefined;
+  /**
+   * Of the device that computes, by onnxruntime's CUDA provider: `Driver.open('cuda')`. The caches of the decoder are on it. It cannot be closed
+   * before the decoder. Default: the CPU computes.
+   */
+  readonly driver?: Driver | undefined;
 }
 
 /** What the K and V of a decoder's cache are of. */
@@ -48,9 +54,11 @@ export interface OnnxPlace {
   readonly file: string;
   /** 0: one per processor. */
   readonly threads: number;
+  /** Of a device; undefined: the CPU. */
+  readonly driver?: Driver | undefined;
 }
 
-const spec = { threads: withDefault(integer({ min: 1, max: 1024 }), 0), library: optional(string) };
+const spec = { threads: withDefault(integer({ min: 1, max: 1024 }), 0), library: optional(string), driver: optional(instanceOf(Driver)) };
 
 /** A decoder in ONNX that computes over caches. Close it after its schedulers and before the process ends. */
 export class OnnxDecoder {
@@ -62,8 +70,11 @@ export class OnnxDecoder {
   readonly #session: OnnxSession;
   /** Of graph and weights. */
   readonly #identity: string;
+  /** Of the device that computes; undefined: the CPU. */
+  readonly #driver: Driver | undefined;
 
-  private constructor(graph: DecoderGraph, session: OnnxSession, identity: string) {
+  private constructor(graph: DecoderGraph, session: OnnxSession, identity: string, driver: Driver | undefined) {
+    this.#driver = driver;
     this.vocabularyTokens = graph.vocabularyTokens;
     this.maxTokens = graph.maxTokens;
     this.#graph = graph;
@@ -74,36 +85,41 @@ export class OnnxDecoder {
   /**
    * Reads a `.onnx` file, puts the cache's attention in the place of its own, and opens it on a thread. Weights stay in their files, which must
    * not change before `close`. Rejects with KV_MODEL_INVALID, which names the node that cannot be computed, before a weight is read;
-   * KV_ONNX_UNAVAILABLE without an onnxruntime since 1.20; KV_ONNX_FAILED when that refuses the graph; KV_UNKNOWN_OPTION, KV_INVALID_OPTION.
+   * KV_ONNX_UNAVAILABLE without an onnxruntime since 1.20, on a device without its CUDA provider; KV_ONNX_FAILED when that refuses the graph;
+   * KV_UNKNOWN_OPTION, KV_INVALID_OPTION; on a device as `loadKernels`.
    */
   static async open(file: string, options: OnnxDecoderOptions = {}): Promise<OnnxDecoder> {
     string(file, { owner: 'OnnxDecoder.open', option: 'file' });
     const read = readOptions('OnnxDecoder.open', options, spec);
+    const driver = deviceOf(read.driver);
     const bytes = await readFile(file).catch((cause: unknown) => {
       throw modelError(`${file} cannot be read. Give the path of an ONNX file.`, { cause });
     });
     const plan = planDecoder(bytes, file);
     const folder = path.dirname(path.resolve(file));
-    return OnnxDecoder.openPlan(plan, { library: read.library ?? findLibrary(), folder, file: path.basename(file), threads: read.threads });
+    return OnnxDecoder.openPlan(plan, { library: read.library ?? findLibrary(), folder, file: path.basename(file), threads: read.threads, driver });
   }
 
   /** Opens a graph that was read. Rejects as `open`. @internal */
-  static async openPlan(read: DecoderPlan, { library, folder, file, threads }: OnnxPlace): Promise<OnnxDecoder> {
+  static async openPlan(read: DecoderPlan, { library, folder, file, threads, driver }: OnnxPlace): Promise<OnnxDecoder> {
     const plan = { ...read, layers: await measureUnfused(read, { library, folder }) };
     const windows = await maskWindows(plan, { library, folder });
-    const graph = writeDecoder(plan, windows, file);
+    const isOnDevice = driver !== undefined;
+    const graph = writeDecoder(plan, windows, { file, isOnDevice });
     const identity = graphDigest(plan.graph, folder);
-    const open = (model: Uint8Array): Promise<OnnxSession> => OnnxSession.open({ library, folder, threads: threads || availableParallelism(), model });
+    if (isOnDevice) await loadKernels(driver);
+    const open = (model: Uint8Array): Promise<OnnxSession> =>
+      OnnxSession.open({ library, folder, threads: threads || availableParallelism(), model, driver });
     const session = await open(graph.bytes).catch((error: unknown) => {
       if (file === '' || !isKvError(error, 'KV_ONNX_FAILED')) throw error;
-      return open(writeDecoder(plan, windows).bytes); // 1.20 looks for files beside the program, not beside the graph
+      return open(writeDecoder(plan, windows, { isOnDevice }).bytes); // 1.20 looks for files beside the program, not beside the graph
     });
-    return new OnnxDecoder({ ...graph, bytes: new Uint8Array(0) }, session, identity);
+    return new OnnxDecoder({ ...graph, bytes: new Uint8Array(0) }, session, identity, driver);
   }
 
-  /** What computes: `onnxruntime 1.30.0, CPU`. */
+  /** What computes: `onnxruntime 1.30.0, CPU`, or the name of the device. */
   get target(): string {
-    return `onnxruntime ${this.#session.version}, CPU`;
+    return `onnxruntime ${this.#session.version}, ${this.#driver?.info.deviceName ?? 'CPU'}`;
   }
 
   /**
@@ -129,11 +145,11 @@ export class OnnxDecoder {
 
   /**
    * An engine over a cache of `model()`, for any scheduler; several may share the decoder. Throws KV_INVALID_OPTION for a cache of another
-   * shape, of more tokens than `maxTokens`, or whose memory is not the CPU's; KV_CLOSED.
+   * shape, of more tokens than `maxTokens`, or whose memory is not where the decoder computes; KV_CLOSED.
    */
   engine(cache: KvCache): OnnxEngine {
     if (this.#session.isClosed) throw createError('KV_CLOSED', { operation: 'make an engine', owner: 'OnnxDecoder' });
-    return new OnnxEngine({ graph: this.#graph, session: this.#session, cache });
+    return new OnnxEngine({ graph: this.#graph, session: this.#session, driver: this.#driver, cache });
   }
 
   /** Ends what is computed, which rejects, and gives the weights back. Idempotent. */
@@ -144,4 +160,13 @@ export class OnnxDecoder {
   [Symbol.dispose](): void {
     this.close();
   }
+}
+
+/** The driver where it is of a device. Throws KV_INVALID_OPTION for one that no onnxruntime computes on. */
+function deviceOf(driver: Driver | undefined): Driver | undefined {
+  if (driver === undefined || kernelsOf(driver) === 'cpu') return undefined;
+  if (driver.kind === 'cuda') return driver;
+  throw createError('KV_INVALID_OPTION', {
+    reason: 'range', owner: 'OnnxDecoder.open', option: 'driver', expected: "one of kind 'cuda' or 'host'", received: `one of kind '${driver.kind}'`,
+  });
 }

@@ -5,7 +5,7 @@ import { createError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
 import { instanceOf } from '../base/options.js';
 import type { NativeOnnxPass } from '../device/native-onnx.js';
-import { KvCache, type Engine, type EnginePass } from '../index.js';
+import { KvCache, type Driver, type Engine, type EnginePass } from '../index.js';
 import { attendable, KernelLayers } from '../kernels/kernel-layers.js';
 import { kernelsOf } from '../kernels/load-kernels.js';
 import type { DecoderGraph, DecoderInput } from './decoder-graph.js';
@@ -16,6 +16,8 @@ import type { OnnxInput, OnnxSession } from './session.js';
 interface Parts {
   readonly graph: DecoderGraph;
   readonly session: OnnxSession;
+  /** Of the device that computes; undefined: the CPU. */
+  readonly driver: Driver | undefined;
   readonly cache: KvCache;
 }
 
@@ -35,8 +37,9 @@ export class OnnxEngine implements Engine {
   #logits = new Float32Array(0);
 
   /** @internal */
-  constructor({ graph, session, cache }: Parts) {
+  constructor({ graph, session, driver, cache }: Parts) {
     instanceOf(KvCache)(cache, { owner: 'OnnxDecoder.engine', option: 'cache' });
+    checkPlace(cache.driver, driver);
     checkShape(graph, cache);
     const layers = new KernelLayers(cache, { queryHeads: graph.layers.map(({ heads }) => heads) });
     this.vocabularyTokens = graph.vocabularyTokens;
@@ -104,10 +107,10 @@ function fill({ name, kind, type, rank }: DecoderInput, { spans, tokens, wanted,
   let dims: readonly number[] = [1, rows];
   let numbers: Int32Array;
   if (kind === 'tokens') numbers = tokens;
-  else if (kind === 'positions') {
+  else if (kind === 'positions' || kind === 'places') {
     numbers = new Int32Array(rows);
     for (let at = 0; at < spans.length; at += 4) {
-      const first = firstPosition + spans[at + 1]!;
+      const first = (kind === 'positions' ? firstPosition : 0) + spans[at + 1]!;
       for (let token = 0; token < spans[at + 2]!; token += 1) numbers[spans[at + 3]! + token] = first + token;
     }
   } else if (kind === 'rows') {
@@ -120,12 +123,22 @@ function fill({ name, kind, type, rank }: DecoderInput, { spans, tokens, wanted,
   return { name, type, dims, data: type === elements.int32 ? numbers : BigInt64Array.from(numbers, BigInt) };
 }
 
-/** Throws KV_INVALID_OPTION unless the cache has K and V of each layer of the graph, in the CPU's memory. */
-function checkShape({ layers, maxTokens }: DecoderGraph, { tensors, driver, layout }: KvCache): void {
-  const refuse = (expected: string, received: string | number, hint: string): never => {
-    throw createError('KV_INVALID_OPTION', { reason: 'range', owner: 'OnnxDecoder.engine', option: 'cache', expected, received, hint });
-  };
-  if (kernelsOf(driver) !== 'cpu') refuse("one in the CPU's memory", `one of the driver ${driver.kind}`, "Open it with `driver: 'host'`.");
+const refuse = (expected: string, received: string | number, hint: string): never => {
+  throw createError('KV_INVALID_OPTION', { reason: 'range', owner: 'OnnxDecoder.engine', option: 'cache', expected, received, hint });
+};
+
+/** Throws KV_INVALID_OPTION unless the cache's memory is where the decoder computes. */
+function checkPlace(own: Driver, driver: Driver | undefined): void {
+  const received = `one of the driver ${own.kind}${own.kind === 'cuda' ? ` on device ${own.info.device}` : ''}`;
+  if (driver === undefined) {
+    if (kernelsOf(own) !== 'cpu') refuse("one in the CPU's memory", received, "Open it with `driver: 'host'`, or the decoder with the cache's `driver`.");
+  } else if (own.kind !== driver.kind || own.info.device !== driver.info.device) {
+    refuse(`one on device ${driver.info.device}`, received, "Open it with the decoder's `driver`.");
+  }
+}
+
+/** Throws KV_INVALID_OPTION unless the cache has K and V of each layer of the graph. */
+function checkShape({ layers, maxTokens }: DecoderGraph, { tensors, layout }: KvCache): void {
   const open = 'Open it with `model: decoder.model()`.';
   const shape = `one of the graph's shape, ${formatCount('layer', layers.length)}`;
   if (tensors.length !== 2 * layers.length || tensors[0]!.layer !== 0) refuse(shape, `one of ${formatCount('tensor', tensors.length)}`, open);

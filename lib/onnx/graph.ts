@@ -183,7 +183,7 @@ function readDims(shape: Uint8Array): (number | string)[] {
   return dims;
 }
 
-/** What a node is made of. Integers, also lists of them, and floats are told apart by where they stand. */
+/** What a node is made of. Integers and floats, also lists of them, are told apart by where they stand. */
 export interface NewNode {
   readonly name: string;
   readonly operator: string;
@@ -191,14 +191,14 @@ export interface NewNode {
   readonly inputs: readonly string[];
   readonly outputs: readonly string[];
   readonly integers?: Readonly<Record<string, number | readonly number[]>>;
-  readonly floats?: Readonly<Record<string, number>>;
+  readonly floats?: Readonly<Record<string, number | readonly number[]>>;
 }
 
 export function makeNode({ name, operator, domain = '', inputs, outputs, integers = {}, floats = {} }: NewNode): OnnxNode {
   const raw = joinBytes([
     ...inputs.map((input) => textField(1, input)), ...outputs.map((output) => textField(2, output)), textField(3, name), textField(4, operator),
     ...Object.entries(integers).map(([key, value]) => bytesField(5, textField(1, key), ...integerFields(value))),
-    ...Object.entries(floats).map(([key, value]) => bytesField(5, textField(1, key), floatField(2, value), integerField(20, 1))),
+    ...Object.entries(floats).map(([key, value]) => bytesField(5, textField(1, key), ...floatFields(value))),
     textField(7, domain),
   ]);
   return readNode(raw, 0);
@@ -206,6 +206,9 @@ export function makeNode({ name, operator, domain = '', inputs, outputs, integer
 
 const integerFields = (value: number | readonly number[]): Uint8Array[] =>
   (typeof value === 'number' ? [integerField(3, value), integerField(20, 2)] : [...value.map((one) => integerField(8, one)), integerField(20, 7)]);
+
+const floatFields = (value: number | readonly number[]): Uint8Array[] =>
+  (typeof value === 'number' ? [floatField(2, value), integerField(20, 1)] : [...value.map((one) => floatField(7, one)), integerField(20, 6)]);
 
 /** The same node with other inputs or outputs. */
 export function renamed(node: OnnxNode, names: ReadonlyMap<string, string>): OnnxNode {

@@ -2,8 +2,11 @@
 // outputs are arrays of the caller's, which are read and written where they are until the run's promise settles.
 
 import { createError } from '../base/errors.js';
+import type { Driver } from '../device/driver.js';
 import { native } from '../device/native.js';
 import type { NativeOnnx, NativeOnnxAnswer, NativeOnnxPass } from '../device/native-onnx.js';
+import { kernelModule } from '../kernels/load-kernels.js';
+import type { Membership } from '../device/weak-users.js';
 
 export type OnnxArray = Float32Array | BigInt64Array | Int32Array | Uint16Array | Uint8Array;
 
@@ -32,6 +35,16 @@ export interface OnnxRun {
   readonly signal?: AbortSignal | undefined;
 }
 
+export interface OnnxSessionOptions {
+  readonly library: string;
+  /** Of files beside the graph; '': there are none. */
+  readonly folder: string;
+  readonly threads: number;
+  readonly model: Uint8Array;
+  /** Of the device that computes, by onnxruntime's CUDA provider. Default: the CPU computes. */
+  readonly driver?: Driver | undefined;
+}
+
 interface Waiting {
   /** With the session's version, where it is the one that opened it. */
   readonly resolve: (results: readonly OnnxResult[], version: string) => void;
@@ -45,27 +58,38 @@ export class OnnxSession {
   readonly #waiting: Map<number, Waiting>;
   /** Of onnxruntime: `1.30.0`. */
   readonly version: string;
+  readonly #driver: Driver | undefined;
+  /** Among the users of the driver, which cannot be closed before the session. */
+  readonly #membership: Membership<undefined> | undefined;
   #lastRun = 0;
   #isClosed = false;
 
-  private constructor(own: NativeOnnx, waiting: Map<number, Waiting>, version: string) {
+  private constructor(own: NativeOnnx, waiting: Map<number, Waiting>, version: string, driver: Driver | undefined) {
     this.#native = own;
     this.#waiting = waiting;
     this.version = version;
+    this.#driver = driver;
+    this.#membership = driver?.addUser({ close: () => { own.close(); } });
   }
 
-  /** Opens a graph. Rejects with KV_ONNX_UNAVAILABLE where the library cannot be used, KV_ONNX_FAILED where it refuses the graph. */
-  static async open(options: { readonly library: string; readonly folder: string; readonly threads: number; readonly model: Uint8Array }): Promise<OnnxSession> {
+  /**
+   * Opens a graph. Rejects with KV_ONNX_UNAVAILABLE where the library, or its CUDA provider, cannot be used, KV_ONNX_FAILED where it refuses the
+   * graph; on a device as `loadKernels`.
+   */
+  static async open({ driver, ...options }: OnnxSessionOptions): Promise<OnnxSession> {
     const waiting = new Map<number, Waiting>();
-    const own = new (native().NativeOnnx)(options, answerTo(waiting));
-    const version = await new Promise<string>((resolve, reject) => {
-      waiting.set(0, { resolve: (_results, text) => { resolve(text); }, reject, kept: options.model });
-      own.open(0);
-    }).catch((error: unknown) => {
+    const module = driver === undefined ? undefined : kernelModule(driver);
+    const own = new (native().NativeOnnx)({ ...options, module }, answerTo(waiting), driver?.native);
+    try {
+      const version = await new Promise<string>((resolve, reject) => {
+        waiting.set(0, { resolve: (_results, text) => { resolve(text); }, reject, kept: options.model });
+        own.open(0);
+      });
+      return new OnnxSession(own, waiting, version, driver);
+    } catch (error) {
       own.close();
       throw error;
-    });
-    return new OnnxSession(own, waiting, version);
+    }
   }
 
   get isClosed(): boolean {
@@ -100,6 +124,7 @@ export class OnnxSession {
     if (this.#isClosed) return;
     this.#isClosed = true;
     this.#native.close();
+    if (this.#membership !== undefined) this.#driver!.removeUser(this.#membership.memory);
     for (const { reject } of this.#waiting.values()) reject(closed());
     this.#waiting.clear();
   }

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <string>
 
+#include "addon/driver_binding.h"
+
 namespace vkv::addon {
 namespace {
 
@@ -116,6 +118,10 @@ NativeOnnx::NativeOnnx(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Native
   options.threads = static_cast<int32_t>(given.Integer("threads", 1, 1024));
   options.model = given.Uint8s("model");
   if (!info[1].IsFunction()) given.Refuse();
+  if (info[2].IsObject()) {
+    options.place = {NativeDriver::Of(info[2]), given.String("module")};
+    if (!options.place.driver || options.place.driver->AsCuda() == nullptr) given.Refuse();
+  }
   if (ThrowIfFailed(info.Env(), given.status())) return;
   answers_ = std::make_shared<Notifier<onnx::Answer>>();
   const auto tell = [answers = std::weak_ptr(answers_)](Napi::Env env, Napi::Function function,

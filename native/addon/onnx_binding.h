@@ -18,7 +18,8 @@ class NativeOnnx : public Napi::ObjectWrap<NativeOnnx>, public Stoppable {
  public:
   static void Define(Napi::Env env, Napi::Object exports);
 
-  // ({library, folder, threads, model}, onAnswer: (id, error or undefined, text, outputs) => void)
+  // ({library, folder, threads, model, module}, onAnswer: (id, error or undefined, text, outputs) => void,
+  // driver of the device that computes, or undefined)
   explicit NativeOnnx(const Napi::CallbackInfo& info);
   ~NativeOnnx() override;
 

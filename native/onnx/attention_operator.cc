@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "cuda/driver_cuda.h"
+#include "kernels/cuda/kernel_set_cuda.h"
 #include "kernels/float16.h"
 
 namespace vkv::onnx {
@@ -16,6 +18,7 @@ using kernels::Half;
 enum : size_t { kQueries, kKeys, kValues, kCosines, kSines, kSinks, kInputs };
 
 constexpr int64_t kRowsPerTask = 16;
+constexpr uint64_t kWorkspaceBytes = uint64_t{32} << 20;  // as lib/kernels/kernels-options.ts's default
 
 float At(const void* data, Element element, int64_t at) {
   return element == Element::kFloat ? static_cast<const float*>(data)[at]
@@ -54,14 +57,21 @@ void OrtLoop::Run(int64_t tasks, int threads, Task task, void* context) {
   take(&loop, 0);  // all of it where there is no other thread, or onnxruntime refused
 }
 
-AttentionOperator::AttentionOperator(std::shared_ptr<const OrtApi> api, int threads)
+AttentionOperator::AttentionOperator(std::shared_ptr<const OrtApi> api, int threads, Place place)
     : api_(std::move(api)),
       threads_(threads),
       simd_(kernels::ChooseSimd()),
       loop_(std::make_shared<OrtLoop>(*api_)),
-      kernels_(loop_, threads, simd_) {
+      kernels_(loop_, threads, simd_),
+      place_(std::move(place)) {
   Fill(float_op_, Element::kFloat);
   Fill(half_op_, Element::kFloat16);
+}
+
+AttentionOperator::~AttentionOperator() {
+  if (!place_.driver) return;
+  DriverScope scope(*place_.driver);  // where it fails, nothing is left to give back
+  on_streams_.clear();
 }
 
 void AttentionOperator::Fill(Op& op, Element element) {
@@ -71,15 +81,19 @@ void AttentionOperator::Fill(Op& op, Element element) {
   op.GetName = [](const CustomOp* own) {
     return static_cast<const Op*>(own)->element == Element::kFloat ? "Attention" : "AttentionFloat16";
   };
-  op.GetProvider = [](const CustomOp*) -> const char* { return nullptr; };
-  op.GetInputType = [](const CustomOp* own, size_t) { return static_cast<const Op*>(own)->element; };
+  op.GetProvider = [](const CustomOp* own) -> const char* {
+    return static_cast<const Op*>(own)->owner->place_.driver ? "CUDAExecutionProvider" : nullptr;
+  };
+  op.GetInputType = [](const CustomOp* own, size_t at) {
+    return at == kSinks ? Element::kFloat : static_cast<const Op*>(own)->element;
+  };
   op.GetInputCount = [](const CustomOp*) -> size_t { return kInputs; };
   op.GetOutputType = [](const CustomOp* own, size_t) { return static_cast<const Op*>(own)->element; };
   op.GetOutputCount = [](const CustomOp*) -> size_t { return 1; };
   op.Destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
   op.GetInputCharacteristic = [](const CustomOp*, size_t at) { return at == kQueries ? 0 : 1; };
   op.GetOutputCharacteristic = [](const CustomOp*, size_t) { return 0; };
-  op.GetInputMemoryType = [](const CustomOp*, size_t) { return 0; };
+  op.GetInputMemoryType = [](const CustomOp*, size_t) { return 0; };  // the provider's own
   op.CreateKernelV2 = [](const CustomOp* own, const void*, const OrtKernelInfo* info, void** kernel) {
     const Op& self = *static_cast<const Op*>(own);
     return self.owner->Create(self.element, info, kernel);
@@ -103,8 +117,7 @@ OrtStatus* AttentionOperator::Create(Element element, const OrtKernelInfo* info,
     const char* name;
     int64_t* value;
   } integers[] = {{"layer", &made->layer},   {"num_heads", &made->heads}, {"kv_num_heads", &made->kv_heads},
-                  {"packed", &made->packed}, {"rotary", &made->rotary},   {"window", &made->window},
-                  {"smooth", &made->smooth}};
+                  {"packed", &made->packed}, {"rotary", &made->rotary},   {"window", &made->window}};
   for (const auto& [name, value] : integers) {
     if (OrtStatus* const status = api_->KernelInfoGetInt(info, name, value)) return status;
   }
@@ -113,6 +126,9 @@ OrtStatus* AttentionOperator::Create(Element element, const OrtKernelInfo* info,
   const bool is_sound = made->layer >= 0 && made->kv_heads > 0 && made->heads > 0 && made->heads < INT32_MAX &&
                         made->heads % made->kv_heads == 0 && made->window >= 0 && made->window < INT32_MAX;
   if (!is_sound) return Refuse("virtualkv.Attention: its attributes are out of range");
+  if (place_.driver && (made->packed != 0 || made->rotary != 0)) {
+    return Refuse("virtualkv.Attention: its graph was written for the CPU");
+  }
   *kernel = made.release();
   return nullptr;
 }
@@ -226,13 +242,15 @@ OrtStatus* AttentionOperator::Compute(const Kernel& kernel, OrtKernelContext* co
   void* output_data = nullptr;
   if (OrtStatus* const status = api_->GetTensorMutableData(output, &output_data)) return status;
 
-  // Floats that lie as the kernels read them are used where they are.
+  // Rows that lie as the kernels read them are used where they are.
   loop_->set_context(context);
   const Element element = kernel.element;
-  const bool is_float = element == Element::kFloat, turns = kernel.rotary != 0, are_neighbours = kernel.rotary == 2;
+  const bool is_on_device = place_.driver != nullptr;
+  const bool is_direct = is_on_device || element == Element::kFloat;
+  const bool turns = kernel.rotary != 0, are_neighbours = kernel.rotary == 2;
   const auto prepared = [&](const Input& from, int64_t offset, int64_t heads, int64_t head_dim, bool is_turned,
                             std::vector<float>& room) {
-    if (is_float && !is_packed && !is_turned) return reinterpret_cast<uint64_t>(from.data);
+    if (is_direct && !is_packed && !is_turned) return reinterpret_cast<uint64_t>(from.data);
     const Input none;
     Convert(from, element, is_packed ? packed_width : heads * head_dim, offset, heads, head_dim,
             is_turned ? cosines : none, is_turned ? sines : none, are_neighbours, room);
@@ -243,37 +261,54 @@ OrtStatus* AttentionOperator::Compute(const Kernel& kernel, OrtKernelContext* co
       prepared(is_packed ? queries : keys, is_packed ? query_width : 0, kernel.kv_heads, dim, turns, keys_);
   const uint64_t value_rows = prepared(is_packed ? queries : values, is_packed ? query_width + key_width : 0,
                                        kernel.kv_heads, value_dim, false, values_);
-  if (!is_float) output_.resize(static_cast<size_t>(rows * kernel.heads * value_dim));
+  if (!is_direct) output_.resize(static_cast<size_t>(rows * kernel.heads * value_dim));
 
-  uint64_t sink_rows = 0;
-  if (sinks.data != nullptr || kernel.smooth != 0) {
-    sinks_.assign(static_cast<size_t>(kernel.heads), 0);
-    for (int64_t head = 0; head < kernel.heads && sinks.data != nullptr; ++head) {
-      sinks_[static_cast<size_t>(head)] = At(sinks.data, element, head);
-    }
-    sink_rows = reinterpret_cast<uint64_t>(sinks_.data());
-  }
-  Status status = kernels_.Append({layer.keys, layer.values, key_rows, value_rows, pass_->cache_dtype, Dtype::kFloat32},
-                                  pass_->spans);
-  const kernels::AttentionCommand command{
+  const Dtype row_dtype = is_on_device && element == Element::kFloat16 ? Dtype::kFloat16 : Dtype::kFloat32;
+  const kernels::AppendCommand append{layer.keys, layer.values, key_rows, value_rows, pass_->cache_dtype, row_dtype};
+  const kernels::AttentionCommand attention{
       .keys = layer.keys,
       .values = layer.values,
       .queries = query_rows,
-      .output = reinterpret_cast<uint64_t>(is_float ? output_data : output_.data()),
-      .sinks = sink_rows,
+      .output = reinterpret_cast<uint64_t>(is_direct ? output_data : output_.data()),
+      .sinks = reinterpret_cast<uint64_t>(sinks.data),
       .cache_dtype = pass_->cache_dtype,
-      .row_dtype = Dtype::kFloat32,
+      .row_dtype = row_dtype,
       .query_heads = static_cast<int32_t>(kernel.heads),
       .scale = kernel.scale == 0 ? 1 / std::sqrt(static_cast<float>(dim)) : kernel.scale,
       .window = static_cast<int32_t>(kernel.window),
       .softcap = kernel.softcap};
-  if (status.ok() && !prefilling_.empty()) status = kernels_.PrefillAttention(command, prefilling_);
-  if (status.ok() && !decoding_.empty()) status = kernels_.DecodeAttention(command, decoding_);
-  if (!is_float) {
+  if (is_on_device) return AttendOnDevice(context, append, attention);
+  const Status status = Attend(kernels_, append, attention);
+  if (!is_direct) {
     simd_->convert(output_data, Dtype::kFloat16, output_.data(), Dtype::kFloat32, rows * kernel.heads * value_dim);
   }
   loop_->set_context(nullptr);
   return status.ok() ? nullptr : api_->CreateStatus(OrtCode::kFail, status.call);
+}
+
+Status AttentionOperator::Attend(kernels::KernelSet& set, const kernels::AppendCommand& append,
+                                 const kernels::AttentionCommand& attention) {
+  VKV_RETURN_IF_ERROR(set.Append(append, pass_->spans));
+  if (!prefilling_.empty()) VKV_RETURN_IF_ERROR(set.PrefillAttention(attention, prefilling_));
+  if (!decoding_.empty()) VKV_RETURN_IF_ERROR(set.DecodeAttention(attention, decoding_));
+  return Ok();
+}
+
+OrtStatus* AttentionOperator::AttendOnDevice(OrtKernelContext* context, const kernels::AppendCommand& append,
+                                             const kernels::AttentionCommand& attention) {
+  void* provided = nullptr;
+  if (OrtStatus* const status = api_->KernelContextGetGpuComputeStream(context, &provided)) return status;
+  const auto stream = reinterpret_cast<Stream>(provided);
+  DriverScope scope(*place_.driver);
+  Status status = scope.status();
+  std::unique_ptr<kernels::KernelSet>& set = on_streams_[stream];
+  if (status.ok() && set == nullptr) {
+    status = kernels::CudaKernels::Open(*place_.driver->AsCuda(), place_.module, stream, kWorkspaceBytes, set);
+  }
+  if (status.ok()) status = Attend(*set, append, attention);
+  if (status.ok()) return nullptr;
+  const std::string text = std::string("virtualkv.Attention: ") + status.call + " " + status.result_name;
+  return api_->CreateStatus(OrtCode::kFail, text.c_str());
 }
 
 }  // namespace vkv::onnx

@@ -86,13 +86,14 @@ Status OnnxSession::OpenGraph(std::string& text) {
   VKV_RETURN_IF_ERROR(Taken(api_->CreateEnv(kFatal, "virtual-kv", &env_), "CreateEnv", text));
   VKV_RETURN_IF_ERROR(
       Taken(api_->CreateCpuMemoryInfo(kDeviceAllocator, kDefaultMemory, &memory_), "CreateCpuMemoryInfo", text));
-  attention_ = std::make_unique<AttentionOperator>(api_, options_.threads);
+  attention_ = std::make_unique<AttentionOperator>(api_, options_.threads, options_.place);
   VKV_RETURN_IF_ERROR(Taken(api_->CreateCustomOpDomain("virtualkv", &domain_), "CreateCustomOpDomain", text));
   VKV_RETURN_IF_ERROR(Taken(attention_->AddTo(domain_), "CustomOpDomain_Add", text));
   OrtSessionOptions* options = nullptr;
   VKV_RETURN_IF_ERROR(Taken(api_->CreateSessionOptions(&options), "CreateSessionOptions", text));
   Status status = Taken(api_->SetIntraOpNumThreads(options, options_.threads), "SetIntraOpNumThreads", text);
   if (status.ok()) status = Taken(api_->AddCustomOpDomain(options, domain_), "AddCustomOpDomain", text);
+  if (status.ok() && options_.place.driver) status = AppendCuda(options, text);
   if (status.ok() && !options_.folder.empty()) {
     status =
         Taken(api_->AddSessionConfigEntry(options, kFolderKey, options_.folder.c_str()), "AddSessionConfigEntry", text);
@@ -104,6 +105,25 @@ Status OnnxSession::OpenGraph(std::string& text) {
   api_->ReleaseSessionOptions(options);
   if (status.ok()) text = api_->version();
   return status;
+}
+
+Status OnnxSession::AppendCuda(OrtSessionOptions* options, std::string& text) {
+  OrtCudaOptions* cuda = nullptr;
+  Status status = Taken(api_->CreateCudaOptions(&cuda), "CreateCUDAProviderOptions", text);
+  if (status.ok()) {
+    const std::string device = std::to_string(options_.place.driver->info().device);
+    const char* const key = "device_id";
+    const char* const value = device.c_str();
+    status = Taken(api_->UpdateCudaOptions(cuda, &key, &value, 1), "UpdateCUDAProviderOptions", text);
+  }
+  if (status.ok()) {
+    status = Taken(api_->AppendCuda(options, cuda), "SessionOptionsAppendExecutionProvider_CUDA_V2", text);
+  }
+  if (cuda != nullptr) api_->ReleaseCudaOptions(cuda);
+  if (status.ok()) return status;
+  text =
+      "its CUDA provider cannot be used (" + text + "), which it has where ONNXRUNTIME_NODE_INSTALL=skip was not set";
+  return Fail(Code::kOnnxUnavailable, status.call);
 }
 
 void OnnxSession::CloseGraph() {

@@ -26,6 +26,7 @@ struct SessionOptions {
   std::span<const uint8_t> model;  // the graph's bytes; read until Open is answered
   std::string folder;              // where files beside the graph are; empty: there are none
   int32_t threads = 1;             // the session's thread included
+  Place place;                     // on a device, nodes that its provider has not are computed on the CPU
 };
 
 struct NamedTensor {
@@ -73,6 +74,7 @@ class OnnxSession {
  private:
   void Work();
   Status OpenGraph(std::string& text);
+  Status AppendCuda(OrtSessionOptions* options, std::string& text);
   Status RunJob(Job& job, Answer& answer);
   Status MakeValues(std::span<NamedTensor> tensors, std::vector<OrtValue*>& values, std::string& text);
   Status ReadOutput(const OrtValue* value, Answer& answer);

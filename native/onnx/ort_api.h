@@ -28,6 +28,7 @@ struct OrtTensorShape;
 struct OrtCustomOpDomain;
 struct OrtKernelInfo;
 struct OrtKernelContext;
+struct OrtCudaOptions;
 
 // The API's version that is asked for: onnxruntime 1.17 has it, and every later one.
 inline constexpr uint32_t kVersion = 17;
@@ -98,6 +99,14 @@ class OrtApi {
   F(ReleaseCustomOpDomain, 101, void, (OrtCustomOpDomain * domain), (domain))                                         \
   F(AddSessionConfigEntry, 130, OrtStatus*, (OrtSessionOptions * options, const char* key, const char* value),        \
     (options, key, value))                                                                                            \
+  F(KernelContextGetGpuComputeStream, 193, OrtStatus*, (const OrtKernelContext* context, void** stream),              \
+    (context, stream))                                                                                                \
+  F(AppendCuda, 204, OrtStatus*, (OrtSessionOptions * options, const OrtCudaOptions* cuda), (options, cuda))          \
+  F(CreateCudaOptions, 205, OrtStatus*, (OrtCudaOptions * *cuda), (cuda))                                             \
+  F(UpdateCudaOptions, 206, OrtStatus*,                                                                               \
+    (OrtCudaOptions * cuda, const char* const* keys, const char* const* values, size_t count),                        \
+    (cuda, keys, values, count))                                                                                      \
+  F(ReleaseCudaOptions, 208, void, (OrtCudaOptions * cuda), (cuda))                                                   \
   F(KernelContextParallelFor, 274, OrtStatus*,                                                                        \
     (const OrtKernelContext* context, void (*task)(void* user, size_t at), size_t total, size_t batches, void* user), \
     (context, task, total, batches, user))

@@ -29,6 +29,7 @@ export function makePlan({ programs: { vkv, script, measure, ava }, results, pag
     { seconds: 20, needs: 'gpu', sections: [{ title: 'copies of tiers', command: measure('tiers') }] },
     { seconds: 80, needs: 'kernels', sections: [
       kernelTest('dense kernels on cuda', 'build-test/kernels/dense-cuda.test.js'),
+      kernelTest('attention of onnxruntime on cuda', 'build-test/onnx/device-operator.test.js'),
       ...checked.flatMap(({ dim, group }) => dtypes.map((dtype) => {
         const title = `${dtype}, head dim ${dim}, ${group} query heads to a KV head`;
         return { ...kernelTest(title, '--match', title, 'build-test/kernels/cuda.test.js'), dtype };

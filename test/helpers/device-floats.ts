@@ -21,9 +21,12 @@ export class DeviceFloats {
   }
 
   read(address: bigint, length: number): Float32Array {
-    const floats = new Float32Array(length);
-    this.#memory.read(floats, Number(address - this.#memory.address));
-    return floats;
+    return this.readInto(address, new Float32Array(length));
+  }
+
+  readInto<Rows extends Float32Array | Uint16Array>(address: bigint, rows: Rows): Rows {
+    this.#memory.read(rows, Number(address - this.#memory.address));
+    return rows;
   }
 
   close(): void {

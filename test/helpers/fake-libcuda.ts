@@ -15,3 +15,8 @@ export function buildFakeLibcuda(): void {
 export function fakeLibcuda(version = 13_000): string {
   return path.join(root, 'build-test', 'fake-libcuda', String(version), 'libcuda.so.1');
 }
+
+/** A fake onnxruntime (test/native/fake_onnxruntime.cc), built with them. */
+export function fakeOnnxruntime(): string {
+  return path.join(root, 'build-test', 'fake-libcuda', 'libonnxruntime.so');
+}

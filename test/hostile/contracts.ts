@@ -128,7 +128,7 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
     ['stopTokens', [['</s>'], [-1], [1.5], [undefined]]],
     ['signal', [prototypeOf(AbortSignal)]],
   ],
-  'OnnxDecoder.open': [['0', [7, undefined, null]], ['1.threads', [0, 1025]], ['1.library', [7]], ['1.thread', [2], unknown, /`threads`/]],
+  'OnnxDecoder.open': [['0', [7, undefined, null]], ['1.threads', [0, 1025]], ['1.library', [7]], ['1.driver', [7, {}]], ['1.thread', [2], unknown, /`threads`/]],
   'install.call': [
     ['memoryBudgetBytes', noNumbers], ['slots', [0, 2 ** 20 + 1]], ['maxTokens', [0, 2 ** 31]], ['dtype', ['int8', null]], ['threads', [-1, 1025]],
     ['prefillTokensPerStep', [0]], ['waitMs', [-1]], ['pageBytes', [0]], ['from', [7]], ['slot', [2], unknown, /`slots`/],

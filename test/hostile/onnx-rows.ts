@@ -6,7 +6,7 @@ import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
-import { isKvError, KvCache } from 'virtual-kv';
+import { isKvError, KvCache, type Driver } from 'virtual-kv';
 import { OnnxDecoder, readModelFolder, type OnnxDecoderOptions, type OnnxModelOptions } from 'virtual-kv/onnx';
 import { install, type InstallOptions } from 'virtual-kv/transformers';
 
@@ -32,8 +32,9 @@ function modelFolder(): string {
   return folder;
 }
 
-const options = (): OnnxDecoderOptions => ({
+const options = (driver?: Driver): OnnxDecoderOptions => ({
   threads: 1,
+  driver,
   library: hasRuntime ? libraryOf(runtime) : '/nowhere/libonnxruntime.so',
 });
 
@@ -83,7 +84,7 @@ export const onnxRows: Readonly<Record<string, Rows>> = {
       call(
         (...given: Parameters<typeof OnnxDecoder.open>) => open(world, ...given),
         path.join(modelFolder(), 'model.onnx'),
-        options(),
+        options(world.driver),
       ),
     model: (world) =>
       call(async (given: OnnxModelOptions) => (await decoderOf(world))?.model(given), { dtype: 'float16', slides: true }),

@@ -10,7 +10,7 @@ import { seedOf } from '../helpers/seed.js';
 import { slow } from '../runner/slow.js';
 import { schedulers } from '../serving/all-schedulers.js';
 import type { DecoderForm } from './made-decoder.js';
-import { onnxTest, openOnnxWorld, type OnnxWorld } from './onnx-world.js';
+import { onnxTest, openOnnxWorld, withGraphOfDevice, type OnnxWorld } from './onnx-world.js';
 
 const scale = Number(process.env['VKV_TEST_SCALE'] ?? 1);
 
@@ -52,6 +52,20 @@ for (const [name, form] of Object.entries(forms)) {
   const seed = seedOf(`onnx ${name}`);
   onnxTest(`logits are those of fresh tensors: ${name} (seed ${seed})`, async (t) => {
     const world = await openOnnxWorld(t, form, seed);
+    await compareRandomPasses(t, world, new Random(seed), Math.ceil(12 * scale));
+  });
+}
+
+/** Forms that are other nodes where a device computes. */
+const deviceForms: readonly string[] = [
+  'GroupQueryAttention', 'packed Q, K and V', 'rotary positions of neighbours, packed', 'sinks, a window and a softcap', 'smooth softmax', 'float16, packed',
+  'products and a softmax, a scale of its own, K turned as rows',
+];
+
+for (const name of deviceForms) {
+  const seed = seedOf(`onnx device ${name}`);
+  onnxTest(`logits of the graph that a device gets are those of fresh tensors: ${name} (seed ${seed})`, async (t) => {
+    const world = await withGraphOfDevice(t, await openOnnxWorld(t, forms[name], seed));
     await compareRandomPasses(t, world, new Random(seed), Math.ceil(12 * scale));
   });
 }
@@ -145,7 +159,7 @@ interface Member {
 }
 
 /** Computes so many new tokens of each member in one pass; returns the logits behind the last of each. */
-async function step({ decoder }: OnnxWorld, cache: KvCache, members: readonly (readonly [Member, number])[]): Promise<Float32Array[]> {
+async function step(world: OnnxWorld, cache: KvCache, members: readonly (readonly [Member, number])[]): Promise<Float32Array[]> {
   const batch = cache.createBatch();
   const tokens: number[] = [];
   const starts: number[] = [];
@@ -156,7 +170,7 @@ async function step({ decoder }: OnnxWorld, cache: KvCache, members: readonly (r
     tokens.push(...text.slice(positions[index], positions[index]! + count));
   });
   cache.prepare(batch);
-  const engine = decoder.engine(cache);
+  const engine = world.engine(cache);
   const { logits } = await engine.prefill({
     length: members.length, slots: Int32Array.from(members, ([{ sequence }]) => sequence.slot), positions: Int32Array.from(positions),
     tokenCounts: Int32Array.from(members, ([, count]) => count), starts: Int32Array.from(starts), tokens: Int32Array.from(tokens),

@@ -21,6 +21,8 @@ export interface AttentionShape {
 export interface UnfusedForm {
   /** Products and a softmax; `Attention` of opset 23 that has the past, with heads in rows or apart, or whose past is joined before it. */
   readonly kind: 'softmax' | 'rows' | 'heads' | 'joined';
+  /** The mask, of booleans, replaces scores in the place of being added to them. */
+  readonly replacesScores?: boolean;
   /** Where scores are scaled: half in Q and half in K, as torch's; behind the product; or not at all. */
   readonly scaled?: 'both' | 'scores' | 'none';
   readonly scale?: number;
@@ -132,7 +134,8 @@ function productsOf({ add, ints, floats }: GraphMaker, { form, at, mask, heads, 
     const cap = number('cap', softcap);
     scores = add('Mul', [add('Tanh', [add('Div', [scores, cap], at('scores_small'))], at('scores_bent')), cap], at('scores_capped'));
   }
-  if (mask !== '') scores = add('Add', [scores, mask], at('scores_masked'));
+  if (form.replacesScores) scores = add('Where', [mask, scores, number('nothing', -1e9)], at('scores_masked'));
+  else if (mask !== '') scores = add('Add', [scores, mask], at('scores_masked'));
   let weights = add('Softmax', [scores], at('weights'), { integers: { axis: -1 } });
   if (form.hasNaNs) weights = add('Where', [add('IsNaN', [weights], at('is_nan')), number('none', 0), weights], at('weights_real'));
   return add('MatMul', [weights, values], at('attended4'));

@@ -10,8 +10,13 @@ import test, { type ExecutionContext, type Implementation } from 'ava';
 import { KvCache, type KvCacheOptions } from 'virtual-kv';
 import { OnnxDecoder } from 'virtual-kv/onnx';
 
+import { maskWindows } from '#internal/onnx/causal-mask.js';
+import { planDecoder, writeDecoder } from '#internal/onnx/decoder-graph.js';
+import { OnnxEngine } from '#internal/onnx/engine.js';
 import { float16Values } from '#internal/onnx/float16-values.js';
 import { libraryOf } from '#internal/onnx/library.js';
+import { OnnxSession as Session } from '#internal/onnx/session.js';
+import { measureUnfused } from '#internal/onnx/unfused-attention.js';
 import { whyNoOnnxRuntime, type OnnxSession } from '../../build-examples/onnxruntime/runtime.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { madeDecoder, type DecoderForm, type MadeDecoder } from './made-decoder.js';
@@ -111,6 +116,7 @@ export interface OnnxWorld {
   readonly decoder: OnnxDecoder;
   readonly stock: StockDecoder;
   readonly cache: (options?: Partial<KvCacheOptions>) => KvCache;
+  readonly engine: (cache: KvCache) => OnnxEngine;
 }
 
 export function madeFile(t: ExecutionContext, { bytes }: Pick<MadeDecoder, 'bytes'>): string {
@@ -124,7 +130,7 @@ export async function openOnnxWorld(t: ExecutionContext, form: DecoderForm = {},
   const decoder = await OnnxDecoder.open(madeFile(t, made), { threads, library: libraryFile() });
   t.teardown(() => { decoder.close(); });
   return {
-    made, decoder, stock: await StockDecoder.open(t, made),
+    made, decoder, stock: await StockDecoder.open(t, made), engine: (cache) => decoder.engine(cache),
     cache: (options = {}) => {
       const cache = new KvCache({
         model: decoder.model(), driver: 'host', slots: 4, maxTokens: 512, pageBytes: 65_536, memoryBudgetBytes: 2 ** 24, ...options,
@@ -133,4 +139,16 @@ export async function openOnnxWorld(t: ExecutionContext, form: DecoderForm = {},
       return cache;
     },
   };
+}
+
+/** The same world with the graph that a device gets, computed by the CPU. */
+export async function withGraphOfDevice(t: ExecutionContext, world: OnnxWorld): Promise<OnnxWorld> {
+  const place = { library: libraryFile(), folder: '' };
+  const read = planDecoder(world.made.bytes, 'model.onnx');
+  const plan = { ...read, layers: await measureUnfused(read, place) };
+  const graph = writeDecoder(plan, await maskWindows(plan, place), { isOnDevice: true });
+  const session = await Session.open({ ...place, threads: 1, model: graph.bytes });
+  t.teardown(() => { session.close(); });
+  const Engine = OnnxEngine as unknown as new (parts: object) => OnnxEngine; // its constructor is not in the types
+  return { ...world, engine: (cache) => new Engine({ graph, session, driver: undefined, cache }) };
 }

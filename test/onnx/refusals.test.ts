@@ -6,15 +6,18 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
-import { isKvError } from 'virtual-kv';
+import { Driver, isKvError } from 'virtual-kv';
 import { OnnxDecoder } from 'virtual-kv/onnx';
+import { MockDevice } from 'virtual-kv/testing';
 
 import { Random } from '#internal/base/random.js';
 import { planDecoder, writeDecoder, type DecoderGraph } from '#internal/onnx/decoder-graph.js';
 import { elements, makeValue, readGraph } from '#internal/onnx/graph.js';
 import { fieldsOf, textOf } from '#internal/onnx/protobuf.js';
 
+import { buildFakeLibcuda, fakeLibcuda } from '../helpers/fake-libcuda.js';
 import { seedOf } from '../helpers/seed.js';
+import { slow } from '../runner/slow.js';
 import { scale, tier } from '../runner/tier.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { madeDecoder, type DecoderForm } from './made-decoder.js';
@@ -42,6 +45,9 @@ const refused: Readonly<Record<string, readonly [DecoderForm, RegExp]>> = {
   'products and a softmax without a mask': [
     { attention: { kind: 'softmax' } }, /"layer_0\.weights" \(Softmax\) lets tokens see the tokens after them: nothing is added to its scores/,
   ],
+  'a mask that replaces scores': [
+    { attention: { kind: 'softmax', replacesScores: true }, mask: 'causal', isMaskBoolean: true }, /"layer_0\.weights" \(Softmax\) takes scores that are no products/,
+  ],
   'Attention without a mask': [
     { attention: { kind: 'joined' } }, /"layer_0\.attended4" \(Attention\) lets tokens see the tokens after them/,
   ],
@@ -56,6 +62,18 @@ for (const [what, [form, message]] of Object.entries(refused)) {
     t.throws(() => rewritten(madeDecoder(form).bytes), { code: 'KV_MODEL_INVALID', message });
   });
 }
+
+onnxTest('a device is refused before memory is taken: one that onnxruntime does not compute on, and one whose provider is not installed', async (t) => {
+  const file = madeFile(t, madeDecoder());
+  const device = new MockDevice();
+  t.teardown(() => { device.close(); });
+  await t.throwsAsync(OnnxDecoder.open(file, { driver: device.driver, library: libraryFile() }), {
+    code: 'KV_INVALID_OPTION', message: /`driver` must be one of kind 'cuda' or 'host'/,
+  });
+  buildFakeLibcuda();
+  using driver = Driver.open('cuda', { libraryPath: fakeLibcuda() });
+  await t.throwsAsync(OnnxDecoder.open(file, { driver, library: libraryFile() }), { code: 'KV_ONNX_UNAVAILABLE', message: /its CUDA provider cannot be used/ });
+}, slow('loads the kernels on the simulated driver'));
 
 test('a graph keeps its weights, and loses pasts, presents and masks', (t) => {
   const { bytes } = madeDecoder({ mask: 'causal' });
@@ -76,7 +94,7 @@ test('a graph keeps its weights, and loses pasts, presents and masks', (t) => {
 test('large tensors stay where they are in the graph\'s file', (t) => {
   const { bytes } = madeDecoder();
   const file = new Uint8Array([1, 2, 3, ...bytes]).subarray(3); // it may begin anywhere in memory
-  const { tensors } = readGraph(writeDecoder(planDecoder(file, 'a.onnx'), new Map(), 'a.onnx').bytes, 'after');
+  const { tensors } = readGraph(writeDecoder(planDecoder(file, 'a.onnx'), new Map(), { file: 'a.onnx' }).bytes, 'after');
   const before = readGraph(bytes, 'before').tensors;
   const entries = [...fieldsOf(tensors.get('embeddings')!.raw)].filter(({ number }) => number === 13)
     .map((field) => [...fieldsOf(field.bytes)].map((part) => textOf(part.bytes)));

@@ -123,7 +123,7 @@ test('kernels that cannot be loaded cost the sections that need them, and no oth
   const titles = skipped.map(([title]) => title);
   t.is(titles.filter((title) => title.includes(', head dim ')).length, 3 * kernelShapes.length);
   t.deepEqual(titles.filter((title) => !title.includes(', head dim ')), [
-    'dense kernels on cuda', 'how fast the kernels are', 'contiguous slots against a block table', 'decoding beside copies of tiers', 'reference engine and matrix products',
+    'dense kernels on cuda', 'attention of onnxruntime on cuda', 'how fast the kernels are', 'contiguous slots against a block table', 'decoding beside copies of tiers', 'reference engine and matrix products',
   ]);
   t.true(skipped.every(([, verdict]) => verdict === 'skipped (without kernels)'));
   for (const title of [
