@@ -1,6 +1,6 @@
 // Nothing that a caller passes ends the process, hangs it, or leaves it changed after an error: every exported function and method,
-// every argument, every hostile value, in processes that must end by themselves. `npm test` tries a twentieth of all cases, `test:all` a
-// fourth, another one each time; `test:release` tries all.
+// every argument, every hostile value, in processes that must end by themselves. `npm test` tries a twentieth of all cases, `test:all` an
+// eighth, another one each time; `test:release` tries all.
 
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
@@ -32,7 +32,7 @@ const limitMs = 110_000;
 /** Under a leak checker: what the caller's own buffers leave when they are cut off is not ours. */
 const env = { ...process.env, ASAN_OPTIONS: `${process.env['ASAN_OPTIONS'] ?? ''}:detect_leaks=0` };
 
-const part = { quick: 1 / 20, all: 1 / 4, release: 1 }[tier] * Math.min(1, tier === 'quick' ? 1 : scale);
+const part = { quick: 1 / 20, all: 1 / 8, release: 1 }[tier] * Math.min(1, tier === 'quick' ? 1 : scale);
 /** Of exports, each with a process of its own. */
 const groups = 4;
 const dear = costly('a process with worlds of every export');

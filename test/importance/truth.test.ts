@@ -15,6 +15,7 @@ import { folderOf } from '../helpers/temporary-folder.js';
 import { choiceOf, MiB, noted, SelectionWorld, sizes } from './selection-world.js';
 import { deadlineMs } from '../helpers/patient.js';
 import { slow } from '../runner/slow.js';
+import { sampled } from '../runner/tier.js';
 
 const seed = seedOf('selections');
 
@@ -32,7 +33,7 @@ for (const [title, selection] of [
   ['ratio 1', { ratio: 1 }], ['a selector that trusts no choice', { ratio: 0.2, selector: distrusting }],
   ['ratio 1 by H2O', { ratio: 1, selector: allHeads() }],
 ] as const) {
-  for (const dtype of ['float32', 'bfloat16', 'float16'] as const) {
+  for (const dtype of sampled(['float32', 'bfloat16', 'float16'] as const, 3)) {
     test(`${title}: logits are the exact engine's, to the bit, ${dtype} (seed ${seed})`, async (t) => {
       const random = new Random(seed);
       const world = new SelectionWorld(t, random, { dtype });

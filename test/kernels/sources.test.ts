@@ -5,7 +5,7 @@ import test from 'ava';
 
 import { seedOf } from '../helpers/seed.js';
 import { hasCompiler, isGcc, runProbe } from '../helpers/native-probe.js';
-import { scale } from '../runner/tier.js';
+import { scale, tier } from '../runner/tier.js';
 import { slow } from '../runner/slow.js';
 
 const run = hasCompiler ? test : test.skip;
@@ -13,7 +13,7 @@ const seed = seedOf('kernel sources');
 
 (hasCompiler ? slow('runs every thread of every kernel') : test.skip)(`every CUDA kernel does what its reference does, thread by thread (seed ${seed})`, (t) => {
   t.timeout(300_000);
-  const rounds = Math.max(2, Math.round(15 * scale));
+  const rounds = Math.max(2, Math.round((tier === 'release' ? 15 : 6) * scale));
   const lines = runProbe('kernels_probe', [String(seed), String(rounds)]);
   t.true(lines.length > 3);
   for (const line of lines) t.regex(line, /^vkv_\w+ \d+ ok$/);
@@ -21,7 +21,7 @@ const seed = seedOf('kernel sources');
 
 run(`so does every CUDA kernel of the dense arithmetic, and a row is the same in any company (seed ${seed})`, (t) => {
   t.timeout(300_000);
-  const rounds = Math.max(2, Math.round(30 * scale));
+  const rounds = Math.max(2, Math.round((tier === 'release' ? 30 : 12) * scale));
   const lines = runProbe('dense_probe', [String(seed), String(rounds)]);
   t.true(lines.length > 8);
   for (const line of lines) t.regex(line, /^vkv_\w+ \d+ ok$/);

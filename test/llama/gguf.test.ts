@@ -26,7 +26,7 @@ import { difference } from '../helpers/logits.js';
 import { asBlocks, writeGguf, writeRawGguf, type Architecture, type GgufTypeName } from '../helpers/made-gguf.js';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes, type MadeLlama } from '../helpers/made-llama.js';
 import { seedOf } from '../helpers/seed.js';
-import { scale } from '../runner/tier.js';
+import { sampled, scale } from '../runner/tier.js';
 
 const seed = seedOf('gguf');
 const sizes: LlamaSizes = { layers: 2, hidden: 64, intermediate: 96, queryHeads: 4, kvHeads: 2, headDim: 32, vocabularyTokens };
@@ -56,7 +56,7 @@ const architectures: readonly (readonly [Architecture, Json])[] = [
   ['gemma3', { ...layerKinds['Gemma 3'].more, ...gemma, sliding_window_pattern: 2 }],
 ];
 for (const [architecture, more] of architectures) {
-  for (const type of ['F32', 'F16', 'BF16', 'Q8_0'] as const satisfies readonly GgufTypeName[]) {
+  for (const type of sampled(['F32', 'F16', 'BF16', 'Q8_0'] as const satisfies readonly GgufTypeName[], 2)) {
     test(`a ${architecture} of ${type}${Object.keys(more).length > 0 ? ` with ${JSON.stringify(more)}` : ''} answers as its folder does, to the bit (seed ${seed})`, async (t) => {
       const random = new Random(seed);
       const drawn = randomLlama(random, sizes, more, dtypes[type]);

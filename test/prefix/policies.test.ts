@@ -13,7 +13,7 @@ import { seedOf } from '../helpers/seed.js';
 import { checkedPolicy } from './checked-policy.js';
 import { SimulatedOwner } from './simulated-owner.js';
 import { costly } from '../runner/slow.js';
-import { scale } from '../runner/tier.js';
+import { sampled, scale } from '../runner/tier.js';
 
 /** Rows of one token; a text that shares nothing with others. */
 const ownerWith = (policy: EvictionPolicyFactory): SimulatedOwner => new SimulatedOwner({ tokenUnits: 1, rowUnits: 1, policy });
@@ -241,7 +241,7 @@ test('adaptive: learns that texts with long answers return, and keeps them', (t)
   t.true(ofLearnt! > ofLru! + 0.1 && ofLearnt! > ofUntold! + 0.1, `${ofLearnt}, untold ${ofUntold}, lru ${ofLru}, of at most 0.33`);
 });
 
-for (const { name, requests } of evictionWorkloads) {
+for (const { name, requests } of sampled(evictionWorkloads, 3)) {
   costly('replays a workload')(`adaptive: on the workload "${name}" it is at most a point worse than lru`, (t) => {
     const prompts = requests(2_000, 7); // fewer teach it too little
     const tokens = prompts.reduce((sum, { length }) => sum + length, 0) * HASH_BLOCK_TOKENS;

@@ -24,6 +24,12 @@ export const isSampling = process.env['VKV_TEST_SAMPLE'] !== undefined;
 /** Says which sample this run takes; 0 where it takes none. */
 export const sampleSeed = Number(process.env['VKV_TEST_SAMPLE'] ?? 0);
 
+/** All cases of a table; where samples are taken one of `every` of them, others with each number, and at least one. */
+export function sampled<T>(cases: readonly T[], every: number): readonly T[] {
+  const step = Math.min(every, cases.length);
+  return isSampling ? cases.filter((_, at) => at % step === sampleSeed % step) : cases;
+}
+
 /** Whether this run tries the case of a sweep or table: always, or by chance in one of `every` runs that take samples. */
 export function isTried(name: string, every: number): boolean {
   return !isSampling || [...name].reduce((mixed, character) => mix32(mixed, character.charCodeAt(0)), sampleSeed) % every === 0;

@@ -7,6 +7,7 @@ import { cacheTest, drivers, type CacheBench } from '../helpers/cache.js';
 import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, collect, promptOf, resultOf, servingTests, smallModel } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
+import { sampled } from '../runner/tier.js';
 
 const options = { rows: 6, prefixCache: { policy: priority({ pinnedLevel: 1, pinnedShare: 1 }) } };
 
@@ -33,7 +34,7 @@ servingTests('a request that lacks only what pinned text keeps is refused', opti
   }
 });
 
-for (const on of drivers) {
+for (const on of sampled(drivers, 2)) {
   let nowMs = 0;
   const policy = priority({ pinnedLevel: 1, pinnedShare: 1, lifetimeMs: () => 2_500, now: () => nowMs });
   const title = `a request that fits when the time of the pins is over waits until then (${on})`;

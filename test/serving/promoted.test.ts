@@ -7,6 +7,7 @@ import { dropFromDevice, turn } from '../cache/tiers/device-index.js';
 import { cacheTest, drivers, type CacheBench } from '../helpers/cache.js';
 import { PatternEngine } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, collect, promptOf, resultOf, smallModel, type ServingBench } from './serving-bench.js';
+import { sampled } from '../runner/tier.js';
 
 const MiB = 2 ** 20;
 
@@ -53,7 +54,7 @@ interface TieredServing extends ServingBench {
 }
 
 function tieredTests(title: string, body: (serving: TieredServing) => Promise<void>): void {
-  for (const on of drivers) {
+  for (const on of sampled(drivers, 2)) {
     const held = heldTier();
     const prefixCache = { tiers: [held.tier], tierBlockTokens: 8 };
     cacheTest(`${title} (${on})`, { model: smallModel, maxTokens: 400, prefixCache, on }, async (t, bench: CacheBench) => {

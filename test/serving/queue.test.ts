@@ -16,6 +16,7 @@ import { seedOf } from '../helpers/seed.js';
 import { turn } from './pattern-engine.js';
 import { promptOf, servingTests } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
+import { sampled } from '../runner/tier.js';
 
 /** An order that counts its calls. */
 function counting(order: RequestOrder): { readonly order: RequestOrder; asked: number } {
@@ -55,7 +56,7 @@ for (const [name, make] of Object.entries(orders)) {
   });
 }
 
-for (const name of ['cancel', 'signals', 'one signal', 'deadlines'] as const) {
+for (const name of sampled(['cancel', 'signals', 'one signal', 'deadlines'] as const, 4)) {
   servingTests(`ending many queued requests in one turn does not call the order: ${name}`, { slots: 1 }, async ({ t, cache, engine }) => {
     const counter = counting(byArrival());
     const clock = new SteppedClock();

@@ -12,7 +12,7 @@ import { drivers, withCache, type DriverName } from '../helpers/cache.js';
 import { seedOf } from '../helpers/seed.js';
 import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, collect, randomRequests, resultOf, smallModel } from './serving-bench.js';
-import { scale } from '../runner/tier.js';
+import { sampled, scale } from '../runner/tier.js';
 
 const schedulers = ['naive', 'offline', 'online'] as const;
 
@@ -46,7 +46,7 @@ const runners = {
   },
 };
 
-for (const on of drivers) {
+for (const on of sampled(drivers, 2)) {
   const seed = seedOf(`schedules-${on}`);
   test(`every scheduler gives the same tokens, with and without the prefix cache (${on}, seed ${seed})`, async (t) => {
     const random = new Random(seed);

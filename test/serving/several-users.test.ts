@@ -17,7 +17,7 @@ import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, randomRequests, smallModel } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
 import { slow } from '../runner/slow.js';
-import { scale } from '../runner/tier.js';
+import { scale, tier } from '../runner/tier.js';
 
 for (const on of drivers) {
   const seed = seedOf(`several-users-${on}`);
@@ -37,7 +37,7 @@ for (const on of drivers) {
     t.timeout(120_000 * Math.max(1, scale));
     const random = new Random(seed);
     const sums: Record<string, number> = {};
-    for (let round = 0; round < Math.ceil(25 * scale); round += 1) await runOnTwo(t, on, random, sums);
+    for (let round = 0; round < Math.ceil((tier === 'release' ? 25 : 12) * scale); round += 1) await runOnTwo(t, on, random, sums);
     t.log(sums);
     if (scale >= 1) t.true(sums['preemptions']! > 0);
   });

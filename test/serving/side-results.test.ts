@@ -10,6 +10,7 @@ import { cacheTest, drivers, type BenchOptions } from '../helpers/cache.js';
 import { expectedTokens, turn } from './pattern-engine.js';
 import { assertAnswer, collect, promptOf, resultOf, smallModel } from './serving-bench.js';
 import { assertSideQuiet, SideEngine, sideTensors, wrongRows, type Spoil } from './side-engine.js';
+import { sampled } from '../runner/tier.js';
 
 interface SideServing {
   readonly t: ExecutionContext;
@@ -20,7 +21,7 @@ interface SideServing {
 function sideTests(
   title: string, { isAsync = false, ...options }: BenchOptions & { isAsync?: boolean }, body: (serving: SideServing) => Promise<void>,
 ): void {
-  for (const on of drivers) {
+  for (const on of sampled(drivers, 2)) {
     cacheTest(`${title} (${on})`, { model: smallModel, maxTokens: 400, sideTensors, ...options, on }, async (t, { cache }) => {
       const engine = new SideEngine({ cache, pause: isAsync ? turn : undefined });
       await body({ t, cache, engine });

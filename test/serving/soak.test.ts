@@ -12,9 +12,9 @@ import { PatternEngine, turn } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, randomRequests, smallModel } from './serving-bench.js';
 import { SteppedClock } from './stepped-clock.js';
 import { costly } from '../runner/slow.js';
-import { scale } from '../runner/tier.js';
+import { sampled, scale } from '../runner/tier.js';
 
-for (const on of drivers) {
+for (const on of sampled(drivers, 2)) {
   const seed = seedOf(`soak-${on}`);
   costly('a random world of requests')(`2,000 requests with cancellations, deadlines, preemptions and eviction (${on}, seed ${seed})`, async (t) => {
     t.timeout(120_000 * Math.max(1, scale));

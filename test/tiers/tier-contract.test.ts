@@ -13,6 +13,7 @@ import { patient } from '../helpers/patient.js';
 import { hasRedis, RedisServer } from '../helpers/redis-server.js';
 import { MemoryTier, type Fault } from './memory-tier.js';
 import { slow } from '../runner/slow.js';
+import { sampled } from '../runner/tier.js';
 
 const folder = fs.mkdtempSync(path.join(tmpdir(), 'vkv-tiers-'));
 test.after.always(() => { fs.rmSync(folder, { recursive: true, force: true }); });
@@ -55,7 +56,7 @@ const faults: readonly Fault[] = [
   'reuses borrowed memory', 'finds other namespaces', 'rejects', 'loses the notes', 'gives other tokens', 'reads past damage',
 ];
 
-for (const fault of faults) {
+for (const fault of sampled(faults, 3)) {
   test(`a tier that ${fault} does not pass`, async (t) => {
     const results = await Promise.allSettled(tierContract(({ store, capacityBytes }) => new MemoryTier(`${fault} ${store}`, capacityBytes, fault)).map(({ run }) => run()));
     const failed = results.filter(({ status }) => status === 'rejected').length;
