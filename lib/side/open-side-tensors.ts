@@ -10,7 +10,7 @@ import { PagePool } from '../device/page-pool.js';
 import { sideDtypeBytes } from '../base/dtypes.js';
 import { rowArithmetic } from '../base/row-arithmetic.js';
 import type { NodeTable } from '../prefix/prefix-tree.js';
-import type { WithheldNodes } from './cover-victims.js';
+import type { WithheldNodes } from './side-cover.js';
 import { SideBudget } from './side-budget.js';
 import { SideCopies } from './side-copies.js';
 import { SideSlots, type SideMemory } from './side-slots.js';
@@ -62,6 +62,7 @@ export function openSideTensors(
     : undefined;
   const host = sideDriver ?? own;
   const tensors: SideTensor[] = [];
+  const clock = { now: 0 };
   const memories: SideMemory[] = [];
   const copies = new SideCopies(driver, isOnHost ? host : undefined, slots + handOverSlots);
   const closeMemory = closingOf(memories, copies, own);
@@ -75,10 +76,11 @@ export function openSideTensors(
       };
       const open = openTensor(shape, on, given, budget.bytes);
       memories.push(open);
-      tensors.push(new SideTensor(open, { nodes, withheld, background, owner, copies, makeRoom }));
+      tensors.push(new SideTensor(open, { nodes, withheld, clock, background, owner, copies, makeRoom }));
     }
     return {
-      side: new SideTensors({ tensors, sideSlots, budget, copies, slots: lengths, background, capacity }), closeMemory,
+      side: new SideTensors({ tensors, sideSlots, budget, copies, clock, slots: lengths, background, capacity }),
+      closeMemory,
     };
   } catch (error) {
     closeMemory();

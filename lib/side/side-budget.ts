@@ -5,8 +5,7 @@
 // tensors and sequences of a call together, before anything is taken.
 
 import { createError } from '../base/errors.js';
-import type { SideVictim } from './cover-victims.js';
-import type { SideTensor } from './side-tensor.js';
+import type { SideTensor, SideVictim } from './side-tensor.js';
 
 /** Pages of a tensor that something new needs, beside those that are set aside for it. */
 export interface SideNeed {

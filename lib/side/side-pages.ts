@@ -8,6 +8,12 @@
 import { createError } from '../base/errors.js';
 import { enlarged } from '../base/typed-arrays.js';
 import type { NativeCache } from '../device/native.js';
+import { NodeLists } from '../prefix/eviction/node-lists.js';
+
+/** Time in calls: one time for all that a call does to all side tensors. */
+export interface SideClock {
+  now: number;
+}
 
 export class SidePages {
   readonly #native: NativeCache;
@@ -27,27 +33,40 @@ export class SidePages {
   readonly #free: number[] = [];
   #triples = new Int32Array(3 * 64);
   readonly #one = new Int32Array(1);
+  readonly #clock: SideClock;
+  /** Pages without a user, the one that has been so for longest first. Of one slot's pages the last ones come first. */
+  readonly #idle = new NodeLists(1);
   #idlePages = 0;
-  #idleEpoch = 0;
+  /** By page: when it lost its last user. */
+  #idleSince = new Float64Array(64);
 
-  constructor(native: NativeCache, { slots, slotPages, isHeld }: {
-    readonly slots: number; readonly slotPages: number; readonly isHeld: (page: number) => boolean;
+  constructor(native: NativeCache, { slots, slotPages, clock, isHeld }: {
+    readonly slots: number; readonly slotPages: number; readonly clock: SideClock;
+    readonly isHeld: (page: number) => boolean;
   }) {
     this.#native = native;
+    this.#clock = clock;
     this.#isHeld = isHeld;
     this.#slotPages = slotPages;
     this.#counts = new Int32Array(slots);
     this.#isInUse = new Uint8Array(slots);
   }
 
-  /** Another number once a page has lost its last user. */
-  get idleEpoch(): number {
-    return this.#idleEpoch;
-  }
-
   /** Pages that no slot in use maps. */
   get idlePages(): number {
     return this.#idlePages;
+  }
+
+  /** Of these, the one that was used longest ago and that `canGo` affirms; -1: none. */
+  oldestIdle(canGo: (page: number) => boolean): number {
+    let page = this.#idle.oldest(0);
+    while (page >= 0 && !canGo(page)) page = this.#idle.newerThan(page);
+    return page;
+  }
+
+  /** When the page, which is idle, was used last. */
+  idleSince(page: number): number {
+    return this.#idleSince[page]!;
   }
 
   /** The slot's pages; the first `countOf` of them count. Read only. */
@@ -196,7 +215,8 @@ export class SidePages {
       this.#native.drop(this.#one, 1);
     }
     this.#isUsed[page] = 0;
-    this.#idlePages -= 1; // it has no user
+    this.#idle.remove(page); // it has no user
+    this.#idlePages -= 1;
     this.#free.push(page);
   }
 
@@ -241,30 +261,26 @@ export class SidePages {
     return this.#made - this.#free.length;
   }
 
-  /** As `#addUsers` for each. Hundreds of pages, for a long text: nothing is looked up twice. */
   #addUsersOf(ids: Int32Array, from: number, to: number, users: number): void {
-    if (users === 0) return;
-    const counts = this.#users;
-    let busy = 0;
-    let idle = 0;
-    for (let index = from; index < to; index += 1) {
-      const before = counts[ids[index]!]!;
-      counts[ids[index]!] = before + users;
-      if (before === 0) busy += 1;
-      else if (before + users === 0) idle += 1;
-    }
-    this.#idlePages += idle - busy;
-    this.#idleEpoch += idle;
+    for (let index = to - 1; index >= from; index -= 1) this.#addUsers(ids[index]!, users);
   }
 
   #addUsers(page: number, users: number): void {
     const before = this.#users[page]!;
+    if (users === 0) return;
     this.#users[page] = before + users;
-    if (before === 0) this.#idlePages -= users === 0 ? 0 : 1;
-    else if (before + users === 0) {
-      this.#idlePages += 1;
-      this.#idleEpoch += 1;
+    if (before === 0) {
+      this.#idle.remove(page);
+      this.#idlePages -= 1;
+    } else if (before + users === 0) {
+      this.#beIdle(page);
     }
+  }
+
+  #beIdle(page: number): void {
+    this.#idle.add(page, 0);
+    this.#idlePages += 1;
+    this.#idleSince[page] = this.#clock.now;
   }
 
   #make(index: number, users: number): number {
@@ -275,10 +291,11 @@ export class SidePages {
       this.#index = enlarged(this.#index, 2 * page);
       this.#isKept = enlarged(this.#isKept, 2 * page);
       this.#isUsed = enlarged(this.#isUsed, 2 * page);
+      this.#idleSince = enlarged(this.#idleSince, 2 * page);
     }
     this.#mappers[page] = 1;
     this.#users[page] = users;
-    if (users === 0) this.#idlePages += 1;
+    if (users === 0) this.#beIdle(page);
     this.#index[page] = index;
     this.#isKept[page] = 0;
     this.#isUsed[page] = 1;

@@ -9,20 +9,27 @@ import { createError, isKvError } from '../base/errors.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
 import type { NativeCache } from '../device/native.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
-import { DroppedRows } from '../prefix/row-ledger.js';
 import type { NodeTable } from '../prefix/prefix-tree.js';
-import type { SideVictim, WithheldNodes } from './cover-victims.js';
 import { FoundPages } from './found-pages.js';
 import type { SideCopies } from './side-copies.js';
-import { SideCover } from './side-cover.js';
+import { SideCover, type WithheldNodes } from './side-cover.js';
 import type { SideMemory } from './side-slots.js';
-import { SidePages } from './side-pages.js';
+import { SidePages, type SideClock } from './side-pages.js';
 import { SideViews } from './side-views.js';
 import { SideWrites } from './side-writes.js';
+
+/** The end of a cached text, which a tensor may lose. */
+export interface SideVictim {
+  readonly lastUse: number;
+  /** Tokens of the text, from its start, that the tensor has. */
+  readonly tokens: number;
+  readonly tokenBytes: number;
+}
 
 export interface SideTensorParts {
   readonly nodes: NodeTable;
   readonly withheld: WithheldNodes;
+  readonly clock: SideClock;
   readonly background: BackgroundErrors;
   /** What views keep alive. */
   readonly owner: object;
@@ -55,7 +62,8 @@ export class SideTensor {
   readonly #arithmetic: RowArithmetic;
   readonly #makeRoom: (tensor: SideTensor, pages: number) => void;
   readonly #pages: SidePages;
-  readonly #dropped = new DroppedRows();
+  /** Pages that no text needs any more, until `endDropped`. */
+  readonly #dropped: number[] = [];
   readonly #earmarked: Int32Array;
   /**
    * Slots in use that map pages behind those written, which may be others': a truncation was refused, or copies were on
@@ -64,10 +72,9 @@ export class SideTensor {
   readonly #overlong = new Set<number>();
   /** Idle slots that map more than texts hold. */
   readonly #mustShrink = new Set<number>();
-  readonly #isSpare = (page: number): boolean => this.#pages.usersOf(page) === 0;
   readonly #pair = new Int32Array(2);
 
-  constructor(open: SideMemory, { nodes, withheld, background, owner, copies, makeRoom }: SideTensorParts) {
+  constructor(open: SideMemory, { nodes, withheld, clock, background, owner, copies, makeRoom }: SideTensorParts) {
     const { native, rows, arithmetic, slotPages } = open;
     this.open = open;
     this.#native = native;
@@ -76,7 +83,7 @@ export class SideTensor {
     this.#makeRoom = makeRoom;
     this.cover = new SideCover(nodes, withheld, arithmetic, this.#dropped);
     this.#pages = new SidePages(native, {
-      slots: rows.length, slotPages, isHeld: (page) => this.cover.isHolding(page),
+      slots: rows.length, slotPages, clock, isHeld: (page) => this.cover.isHolding(page),
     });
     this.found = new FoundPages(native, {
       cover: this.cover, pages: this.#pages, isQuarantined: (slot) => this.isQuarantined(slot),
@@ -255,8 +262,7 @@ export class SideTensor {
    */
   endDropped(): void {
     const dropped = this.#dropped;
-    for (let at = 0; at < dropped.count; at += 1) {
-      const page = dropped.row(at);
+    for (const page of dropped) {
       if (!this.#pages.isUsed(page) || this.cover.isHolding(page)) continue;
       const isIdle = (slot: number): boolean => !this.#pages.isInUse(slot) && !this.#mustShrink.has(slot);
       for (let slot = this.#pages.mapperOf(page, isIdle); slot >= 0; slot = this.#pages.mapperOf(page, isIdle)) {
@@ -264,7 +270,7 @@ export class SideTensor {
       }
       this.#pages.endIfUnused(page);
     }
-    dropped.clear();
+    dropped.length = 0;
     let failure: { readonly error: unknown } | undefined;
     for (const slot of this.#overlong) {
       try {
@@ -286,27 +292,30 @@ export class SideTensor {
 
   /** What `evict` would take next; undefined: nothing can go. */
   nextVictim(): SideVictim | undefined {
-    const node = this.#victim();
-    return node < 0 ? undefined : {
-      lastUse: this.cover.lastUse(node), tokens: this.cover.tokensOf(node, Infinity), tokenBytes: this.open.tokenBytes,
+    const page = this.#victim();
+    return page < 0 ? undefined : {
+      lastUse: this.#pages.idleSince(page), tokens: this.cover.endTokens(page), tokenBytes: this.open.tokenBytes,
     };
   }
 
   /**
-   * Evicts the last page of the text that was used longest ago, or where all ends are in use, the end of one whose
-   * start is not. False: no text has a page that no sequence has.
+   * Evicts the page that was used longest ago of those that end a text, or where all ends are in use, the end of one
+   * whose start is not. False: no text has a page that no sequence has.
    */
   evict(): boolean {
-    const node = this.#victim();
-    if (node < 0) return false;
-    this.cover.evictPage(node);
+    const page = this.#victim();
+    if (page < 0) return false;
+    this.cover.evictEnd(page);
     this.endDropped();
     return true;
   }
 
   #victim(): number {
-    const node = this.cover.victim(this.#isSpare, this.#pages.idleEpoch);
-    return node < 0 && this.#pages.idlePages > 0 ? this.cover.blockingVictim(this.#isSpare) : node;
+    const { cover } = this;
+    const end = this.#pages.oldestIdle((page) => cover.isEnd(page));
+    if (end >= 0 || this.#pages.idlePages === 0) return end;
+    const kept = cover.withheldNodes();
+    return this.#pages.oldestIdle((page) => cover.isHolding(page) && !kept.has(cover.holderOf(page)));
   }
 
   /** Bytes that are mapped, kept or set aside. */
@@ -326,7 +335,7 @@ export class SideTensor {
    */
   get withheldBytes(): number {
     let pages = 0;
-    this.cover.forWithheldPages((page) => { if (this.#isSpare(page)) pages += 1; });
+    for (const page of this.cover.withheldPages()) if (this.#pages.usersOf(page) === 0) pages += 1;
     return pages * this.open.pool.pageBytes;
   }
 

@@ -13,6 +13,7 @@ import type { CoverEnd } from './side-cover.js';
 import type { SideBudget, SideCounts, SideNeed } from './side-budget.js';
 import type { SideCopies } from './side-copies.js';
 import type { SideSlots } from './side-slots.js';
+import type { SideClock } from './side-pages.js';
 import { SideNames } from './side-names.js';
 import type { SideTensor } from './side-tensor.js';
 
@@ -31,6 +32,7 @@ export interface SideTensorsParts {
   readonly sideSlots: SideSlots;
   readonly budget: SideBudget;
   readonly copies: SideCopies;
+  readonly clock: SideClock;
   readonly slots: SlotLengths;
   readonly background: BackgroundErrors;
   /** Wakes callers that wait for slots or pages of the cache. */
@@ -92,10 +94,10 @@ export class SideTensors {
   readonly #capacity: ChangeSignal;
   /** By side slot: tokens up to which views have been handed out. */
   readonly #handed: Int32Array;
-  #time = 0;
+  readonly #clock: SideClock;
   #isClosed = false;
 
-  constructor({ tensors, sideSlots, budget, copies, slots, background, capacity }: SideTensorsParts) {
+  constructor({ tensors, sideSlots, budget, copies, clock, slots, background, capacity }: SideTensorsParts) {
     this.all = tensors;
     this.everything = 2 ** tensors.length - 1;
     this.infos = Object.freeze(tensors.map(({ open: { name, width, dtype, tokenBytes, pool } }) =>
@@ -104,6 +106,7 @@ export class SideTensors {
     this.sideSlots = sideSlots;
     this.budget = budget;
     this.copies = copies;
+    this.#clock = clock;
     this.slots = slots;
     this.#background = background;
     this.#capacity = capacity;
@@ -160,8 +163,9 @@ export class SideTensors {
    * side slots, KV_OUT_OF_PAGES, or what the driver says; then nothing of it stays.
    */
   admit(slot: number, request: SideRequest): void {
-    const { node, tokens, earmarkedTokens, needs, tenant } = request;
+    const { tokens, earmarkedTokens, needs, tenant } = request;
     if (needs === 0) return;
+    this.#clock.now += 1;
     const admitted: SideTensor[] = [];
     let side = -1;
     this.#background.attempt(() => {
@@ -171,8 +175,6 @@ export class SideTensors {
       const pages = this.#find(request);
       side = this.#choose(slot, needs, true);
       this.budget.makeRoom(pages);
-      this.#time += 1;
-      for (const tensor of this.#in(needs)) tensor.cover.use(node, this.#time);
       this.sideSlots.take(slot, side, needs);
       for (const tensor of this.#in(needs)) {
         tensor.admit(side, { tenant, tokens, earmarkedTokens });
@@ -289,11 +291,7 @@ export class SideTensors {
   /** The index has heard of the path's commits: what the slot has written of them is cached. */
   publish(slot: number, path: PrefixPath): void {
     const side = this.sideSlots.of[slot]!;
-    this.#time += 1;
-    for (const tensor of this.#in(this.sideSlots.carried[slot]!)) {
-      tensor.publish(side, path.node, path.length);
-      tensor.cover.use(path.node, this.#time);
-    }
+    for (const tensor of this.#in(this.sideSlots.carried[slot]!)) tensor.publish(side, path.node, path.length);
   }
 
   /** The sequence is released: it gets no more tokens. */
@@ -303,6 +301,7 @@ export class SideTensors {
 
   /** No sequence has the slot any more, nor any queued work. */
   retire(slot: number): void {
+    this.#clock.now += 1;
     const carried = this.sideSlots.carried[slot]!;
     this.ready[slot] = alwaysReady;
     const leased = this.sideSlots.of[slot]!;
@@ -318,6 +317,7 @@ export class SideTensors {
 
   endLease(side: number, tensors: number): void {
     if (this.#isClosed) return;
+    this.#clock.now += 1;
     if (this.sideSlots.endLease(side, tensors)) this.#giveBack(side, this.sideSlots.tensorsIn(side));
     else this.#keepLeased(side);
     this.#capacity.raise();
