@@ -38,8 +38,8 @@ export interface WindowSetShape extends LayerSetHeads {
   /** At least 1. */
   readonly windowTokens: number;
   /**
-   * How its tensors share reservations; `auto`: `per-layer` where it takes at most 1.5 times the bytes of the window,
-   * else `fused`. Default `auto`.
+   * How its tensors share reservations; `auto`: the first of `per-layer` and `sliced` that takes at most 1.5 times the
+   * bytes of the window, else `fused`. Default `auto`.
    */
   readonly layout?: LayoutKind | 'auto' | undefined;
 }

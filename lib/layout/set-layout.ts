@@ -251,12 +251,6 @@ function mostRowsOf(
   return Math.min(Math.ceil((tokens * tokenBytes - stepBytes) / pageBytes) + 1, maxRows);
 }
 
-/**
- * What `auto` chooses from. `sliced` is taken by name alone: reading it takes a CPU 1.15 to 1.3 times as long as
- * reading `per-layer`, and `fused`, whose rows are shorter, 0.98 to 1.13 times (docs/benchmarks.md).
- */
-export const autoLayouts = ['per-layer', 'fused'] as const satisfies readonly LayoutKind[];
-
 /** A layout that takes at most so many times the bytes of a set's tokens is small enough. */
 const mostOverhead = 1.5;
 
@@ -267,7 +261,7 @@ export function chooseLayout(
 ): ChosenLayout {
   if (asked !== 'auto') return { layout: asked, layoutReason: 'given' };
   const tokens = Math.min(need.kind === 'window' ? need.windowTokens : need.chunkTokens, slot.maxTokens);
-  const small = autoLayouts.find((kind) => {
+  const small = layoutKinds.find((kind) => {
     const { commonTokenBytes, rowBytes, usedBytes } = rowsIn(kind, indices, specs, slot);
     return mostRowsOf(need, commonTokenBytes, slot, 1) * rowBytes <= mostOverhead * usedBytes(tokens);
   });
@@ -283,6 +277,7 @@ function rowsIn(
 
 /** Tokens of a typical prompt: of the Azure trace of 2023 a request has 2,076. */
 const promptTokens = 2_048;
+
 /** What `auto` knows besides the tensors. */
 export interface AutoFacts {
   /** Where kernels read: `host` is the CPU, the others a GPU. */
@@ -303,6 +298,12 @@ export function mostRowTokens(driverKind: DriverKind, maxTokens: number): number
 function mostFirstBytes({ driverKind, memoryBudgetBytes = Infinity }: AutoFacts): number {
   return driverKind === 'host' ? memoryBudgetBytes / 4 : Infinity;
 }
+
+/**
+ * What `auto` chooses from for a full set. `sliced` is taken by name alone: reading it takes a CPU 1.15 to 1.3 times as
+ * long as reading `per-layer`, and `fused`, whose rows are shorter, 0.98 to 1.13 times (docs/benchmarks.md).
+ */
+const autoLayouts = ['per-layer', 'fused'] as const satisfies readonly LayoutKind[];
 
 /** The layout of a full set. `auto`: the first of `autoLayouts` within both bounds; else `fused`. */
 export function chooseFullLayout(

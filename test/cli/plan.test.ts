@@ -46,12 +46,12 @@ test('layer sets have a table: what each keeps, its rows, its layout and why', a
   t.regex(stdout, /^gemma3\n34 layers \(29 window and 5 full\), 4 KV heads × 256, bfloat16\n/);
   t.regex(stdout, /\nset +layers +keeps +one token +layout +tokens per row +most rows +most of a sequence\n/);
   t.regex(stdout, /\nfull +5 +all tokens +20 KiB +per-layer +1,024 +128 +2\.5 GiB\n/);
-  t.regex(stdout, /\nwindow +29 +1,024 tokens +116 KiB +fused +17\.66 +59 +118 MiB\n/);
-  t.regex(stdout, /\nwindow: fused, the first layout that takes at most 1\.5 times the bytes of its tokens: 118 MiB for 116 MiB\n/);
-  t.regex(stdout, /\n32,768 tokens +32 rows = 379 pages = 758 MiB, of which 2 MiB \(0\.26 %\) not yet used\n/);
+  t.regex(stdout, /\nwindow +29 +1,024 tokens +116 KiB +sliced +35\.31 +30 +120 MiB\n/);
+  t.regex(stdout, /\nwindow: sliced, the first layout that takes at most 1\.5 times the bytes of its tokens: 120 MiB for 116 MiB\n/);
+  t.regex(stdout, /\n32,768 tokens +32 rows = 380 pages = 760 MiB, of which 4 MiB \(0\.53 %\) not yet used\n/);
   t.regex(stdout, /\none row \(full\) +10 pages = 20 MiB for 1,024 tokens; a slot has up to 128\na row on a GPU \(full\) +10 cuMemMap and 10 cuMemSetAccess/);
-  t.regex(stdout, /\naddresses +11 reservations, together 4\.3 TiB, which/);
-  t.regex(stdout, /: 54 sequences of 32,768 tokens/);
+  t.regex(stdout, /\naddresses +12 reservations, together 4\.3 TiB, which/);
+  t.regex(stdout, /: 53 sequences of 32,768 tokens/);
 });
 
 test('sets are in the JSON, for so many new tokens in a pass', async (t) => {
