@@ -48,7 +48,7 @@ interface Library {
 
 async function main(mode: string, folder: string): Promise<void> {
   const home = path.resolve(__dirname, '..', '..', '..', 'examples', 'transformers');
-  if (mode === 'ours') install({ memoryBudgetBytes: 2 ** 29, from: home });
+  if (mode === 'ours') install({ memoryBudgetBytes: 2 ** 30, from: home });
   const { AutoModelForCausalLM, Tensor, env } = createRequire(path.join(home, 'package.json'))(
     '@huggingface/transformers',
   ) as Library;
