@@ -80,9 +80,9 @@ export { PagePool, type PagePoolOptions, type PoolCounts } from './device/page-p
 export type { CommitOptions, Fence, ReleaseOptions } from './cache/slot-fences.js';
 export { Sequence } from './cache/sequence.js';
 export { HandOver } from './side/hand-over.js';
-export type { DeviceRows } from './side/device-rows.js';
+export type { DeviceRows } from './side/side-rows.js';
 export type { SideRowsByName } from './side/side-rows.js';
-export type { SideTensorShape, SideTensorShapes } from './side/side-tensor-options.js';
+export type { SideTensorShape, SideTensorShapes } from './side/open-side-tensors.js';
 export type { SideCounts } from './side/side-budget.js';
 export type { SideTensorInfo } from './side/side-tensors.js';
 export {
@@ -116,7 +116,7 @@ export { greedy, randomSampler, type Sampler, type SamplerOptions } from './serv
 export type { SchedulerOptions } from './serving/scheduler-options.js';
 export { TokenStream } from './serving/token-stream.js';
 export { EncoderCache, type EncoderCounts, type EncoderMetrics } from './side/encoder-cache.js';
-export { EncoderHold } from './side/encoder-hold.js';
+export { EncoderHold } from './side/encoder-items.js';
 export type {
   EncoderAcquireOptions, EncoderCacheOptions, EncoderComputation, EncoderItemName, EncoderKindOptions,
 } from './side/encoder-options.js';

@@ -22,8 +22,8 @@ const blockOf = (file: string, heading: string): string => new RegExp(`^#+ ${hea
 const documented = {
   KvCacheOptions: 'lib/kv-cache/kv-cache-options.ts',
   AcquireOptions: 'lib/kv-cache/acquire-options.ts',
-  SideTensorShape: 'lib/side/side-tensor-options.ts',
-  DeviceRows: 'lib/side/device-rows.ts',
+  SideTensorShape: 'lib/side/open-side-tensors.ts',
+  DeviceRows: 'lib/side/side-rows.ts',
   PrefixCacheOptions: 'lib/kv-cache/kv-cache-options.ts',
   PrefixEventsOptions: 'lib/kv-cache/kv-cache-options.ts',
   SelectionOptions: 'lib/tiers/selection/selected-text.ts',

@@ -11,7 +11,7 @@ import { PagePool } from '../device/page-pool.js';
 import { layoutChoices, type LayoutKind } from '../layout/layout.js';
 import type { ModelShape } from '../layout/model-shape.js';
 import { adaptive, evictionPolicies, type EvictionPolicyFactory } from '../prefix/index.js';
-import { sideTensorsField, type SideTensorShapes } from '../side/side-tensor-options.js';
+import { sideTensorsField, type SideTensorShapes } from '../side/open-side-tensors.js';
 import { importanceField, type ImportanceOptions } from '../tiers/selection/probes.js';
 import { checkTierNames, checkTierOrder, tierField } from '../tiers/tier.js';
 import type { Tier } from '../tiers/tier.js';

@@ -9,6 +9,7 @@
 import { createError } from '../base/errors.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
 import { enlarged } from '../base/typed-arrays.js';
+import type { NodeTable } from './prefix-tree.js';
 
 // DroppedRows: the rows that a ledger stopped holding, each with its reason, until its caller has heard of them.
 
@@ -62,20 +63,6 @@ export function reasonNumber(reason: DropReason): number {
   return dropReasons.indexOf(reason);
 }
 
-/** What it reads and writes of the nodes of a tree. */
-export interface LedgerNodes {
-  readonly parent: Int32Array;
-  readonly firstChild: Int32Array;
-  readonly nextSibling: Int32Array;
-  readonly from: Int32Array;
-  /** Tokens up to which the node's text lies in rows. */
-  readonly to: Int32Array;
-  readonly lastRow: Int32Array;
-  readonly tailRow: Int32Array;
-  readonly end: number;
-  isUsed(node: number): boolean;
-}
-
 const replaced = reasonNumber('replaced');
 
 /** Where the tokens of a text lie. */
@@ -91,7 +78,7 @@ export interface TextRows {
 export class RowLedger {
   readonly #tokenUnits: number;
   readonly #rowUnits: number;
-  readonly #nodes: LedgerNodes;
+  readonly #nodes: NodeTable;
   readonly #dropped: DroppedRows;
   // By row.
   /** The row before it on its path, or -1. */
@@ -99,7 +86,7 @@ export class RowLedger {
   #isHeld = new Uint8Array(0);
   #heldRows = 0;
 
-  constructor(nodes: LedgerNodes, arithmetic: RowArithmetic, dropped: DroppedRows) {
+  constructor(nodes: NodeTable, arithmetic: RowArithmetic, dropped: DroppedRows) {
     this.#nodes = nodes;
     this.#tokenUnits = arithmetic.tokenUnits;
     this.#rowUnits = arithmetic.rowUnits;

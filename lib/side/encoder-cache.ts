@@ -8,8 +8,7 @@ import { checkStack } from '../base/stack.js';
 import { checkInteger, instanceOf, readOptions } from '../base/options.js';
 import { arrayOver, type SideView } from '../base/dtypes.js';
 import type { PrefixDomainParts } from '../prefix/domain.js';
-import { EncoderHold } from './encoder-hold.js';
-import { EncoderItems } from './encoder-items.js';
+import { EncoderHold, EncoderItems } from './encoder-items.js';
 import {
   domainSpec, readAcquireOptions, readCacheOptions, readItemName,
   type EncoderAcquireOptions, type EncoderCacheOptions, type EncoderItemName, type EncoderKinds,

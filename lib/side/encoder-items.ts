@@ -2,14 +2,242 @@
 // join, which encoder runs, which requests wait for room, and when each is answered. No caller's code runs inside its
 // calls: encoders start in a microtask of their own, and a caller's listeners of an abort are called last.
 
+import { markAsUntransferable } from 'node:worker_threads';
+import { arrayNameOf, arrayOver, bytesIfOf, type SideDtype, sideDtypeBytes, type SideView } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
-import { domainParts, type PrefixDomainParts } from '../prefix/domain.js';
-import { EncoderHold, type HoldOwner } from './encoder-hold.js';
-import { copyComputedRows, EncoderItem, type ComputedRows } from './encoder-item.js';
-import type { ReadAcquireOptions } from './encoder-options.js';
-import { EncoderRequest } from './encoder-request.js';
-import { EncoderRoom } from './encoder-room.js';
-import { RoomQueue, type RoomTicket } from './room-queue.js';
+import { formatNumber } from '../base/format.js';
+import { notConstructible } from '../base/options.js';
+import { checkStack } from '../base/stack.js';
+import { after } from '../device/wait.js';
+import { domainParts, type PrefixDomain, type PrefixDomainParts } from '../prefix/domain.js';
+import type { EncoderKind, ReadAcquireOptions, ReadItemName } from './encoder-options.js';
+import { EncoderRoom, RoomQueue, type RoomTicket } from './encoder-room.js';
+
+// EncoderItem: what an EncoderCache knows of one item. `queued`: it waits for room; `computing`: its encoder runs;
+// `stored`: its rows are there. EncoderCache moves it from state to state, EncoderRoom counts its bytes; nothing here
+// changes anything else.
+
+export class EncoderItem {
+  readonly key: string;
+  readonly domain: PrefixDomain;
+  readonly kind: EncoderKind;
+  /** As it was read: `s` and a string, or `b` and bytes. */
+  readonly hash: string;
+  /** Arrival of the request that it was made for: its place among those that wait for room. */
+  readonly number: number;
+  state: 'queued' | 'computing' | 'stored' = 'queued';
+  /** Rows, as far as known. */
+  tokens: number | undefined;
+  rows: SideView | undefined;
+  /** Bytes counted within the budget: 0 where its size is not known yet, or is more than the whole budget. */
+  countedBytes = 0;
+  /** Whether its rows are more than the whole budget, and counted outside it. */
+  isOutside = false;
+  /** Holds that were not released. */
+  holds = 0;
+  /** Whether later requests may be given it. */
+  isFindable = true;
+  /** Ends the computation that runs; another object for each. */
+  computation: AbortController | undefined;
+  readonly #isMade = true;
+
+  constructor({ key, domain, kind, hash }: ReadItemName, number: number, tokens: number | undefined) {
+    this.key = key;
+    this.domain = domain;
+    this.kind = kind;
+    this.hash = hash;
+    this.number = number;
+    this.tokens = tokens;
+  }
+
+  /** Whether it is an EncoderItem, and no object that only has its prototype. */
+  static isInstance(value: unknown): value is EncoderItem {
+    return typeof value === 'object' && value !== null && #isMade in value;
+  }
+
+  /** Bytes of its rows; undefined where their number is not known yet. */
+  get bytes(): number | undefined {
+    return this.tokens === undefined ? undefined : this.tokens * this.kind.rowBytes;
+  }
+}
+
+/** What an encoder answered, in memory of the cache's own, which the caller cannot change any more. */
+export interface ComputedRows {
+  readonly rows: SideView;
+  readonly tokens: number;
+}
+
+/**
+ * A copy of an encoder's answer. Throws KV_INVALID_OPTION where it is not rows of the item's kind, or not as many as
+ * were announced.
+ */
+export function copyComputedRows(
+  answer: unknown, { kind: { width, dtype, rowBytes }, tokens }: EncoderItem,
+): ComputedRows {
+  const bytes = bytesIfOf(dtype, answer);
+  if (bytes === undefined || bytes.length === 0 || bytes.length % rowBytes !== 0) throw wrong(bytes);
+  const count = bytes.length / rowBytes;
+  if (tokens !== undefined && count !== tokens) throw wrong(bytes);
+  const buffer = new ArrayBuffer(bytes.length);
+  new Uint8Array(buffer).set(bytes);
+  markAsUntransferable(buffer); // no user of a view can take the rows away from the cache
+  return { rows: arrayOver(dtype, buffer, 0, count * width), tokens: count };
+
+  function wrong(given: Uint8Array | undefined): Error {
+    const announced = tokens === undefined ? 'whole rows' : `${formatNumber(tokens)} rows (\`tokens\`)`;
+    return createError('KV_INVALID_OPTION', {
+      reason: given === undefined ? 'type' : 'range', owner: 'EncoderCache.acquire', option: 'compute',
+      isReturned: true,
+      expected: `a function that returns a ${arrayNameOf(dtype)} of ${announced} of ${formatNumber(width)} (${dtype})`,
+      received: given === undefined ? answer : `${formatNumber(given.length / sideDtypeBytes(dtype))} elements`,
+    });
+  }
+}
+
+// EncoderRequest: one call of `EncoderCache.acquire` until it is answered, by a hold or an error, once. It listens to
+// the caller's signal and sets the caller's time limit, and removes both with the answer.
+
+export class EncoderRequest {
+  readonly given: ReadAcquireOptions;
+  /** How many requests came before. */
+  readonly number: number;
+  readonly answer: Promise<EncoderHold>;
+  /** The item that it waits for. */
+  item: EncoderItem | undefined;
+  /** Its own place in the queue, where it waits for no item yet. */
+  ticket: RoomTicket | undefined;
+  #resolve!: (hold: EncoderHold) => void;
+  #reject!: (error: unknown) => void;
+  #withdraw: () => void = () => {};
+
+  constructor(given: ReadAcquireOptions, number: number) {
+    this.given = given;
+    this.number = number;
+    this.answer = new Promise((resolve, reject) => {
+      this.#resolve = resolve;
+      this.#reject = reject;
+    });
+  }
+
+  /**
+   * Calls `giveUp` with the error when the caller's signal aborts or the time is over, unless it was answered before.
+   */
+  watch(giveUp: (error: Error) => void): void {
+    const { signal, timeoutMs } = this.given;
+    const abort = (): void => {
+      giveUp(createError('KV_ABORTED', { operation: 'waiting for an encoder item' }, { cause: signal!.reason }));
+    };
+    signal?.addEventListener('abort', abort);
+    const cancel = timeoutMs === undefined ? undefined : afterAll(timeoutMs, () => giveUp(this.#timeout(timeoutMs)));
+    this.#withdraw = () => {
+      signal?.removeEventListener('abort', abort);
+      cancel?.();
+    };
+  }
+
+  resolve(hold: EncoderHold): void {
+    this.#withdraw();
+    this.#resolve(hold);
+  }
+
+  reject(error: unknown): void {
+    this.#withdraw();
+    this.#reject(error);
+  }
+
+  #timeout(timeoutMs: number): Error {
+    if (this.item?.state === 'computing') return createError('KV_TIMEOUT', { timeoutMs, waitedFor: 'the encoder' });
+    return createError('KV_TIMEOUT', {
+      timeoutMs, waitedFor: 'room in the encoder cache',
+      hint: 'Release holds, raise `budgetBytes`, or raise `timeoutMs`.',
+    });
+  }
+}
+
+/** As `after`, also for times that no timer can be set to. */
+function afterAll(delayMs: number, wake: () => void): () => void {
+  const end = performance.now() + delayMs;
+  let cancel: () => void;
+  const set = (): void => {
+    cancel = after(() => {
+      if (performance.now() < end - 1) set();
+      else wake();
+    }, end - performance.now());
+  };
+  set();
+  return () => { cancel(); };
+}
+
+// EncoderHold: one user's hold on the rows of an item, which stay in their EncoderCache until it is released. A handle:
+// all state is the cache's.
+
+/** The part of a cache that its holds talk to. */
+export interface HoldOwner {
+  /** A hold of the item was released. */
+  release(item: EncoderItem): void;
+}
+
+/** A hold on the rows of an item, made by `EncoderCache.acquire`. Until it is released they are not evicted. */
+export class EncoderHold {
+  /** Name of the item's kind. */
+  readonly kind: string;
+  /** Rows of the item. */
+  readonly tokens: number;
+  /** Elements of a row. */
+  readonly width: number;
+  /** Type of an element. */
+  readonly dtype: SideDtype;
+  /** Bytes of all rows. */
+  readonly bytes: number;
+  /** Whether the rows stay in the cache after their last release; false where they are more than its whole budget. */
+  readonly isCached: boolean;
+  readonly #owner: HoldOwner;
+  readonly #item: EncoderItem;
+  #isReleased = false;
+
+  /** @internal Use `encoderCache.acquire`. */
+  constructor(owner: HoldOwner, item: EncoderItem) {
+    if (!EncoderItem.isInstance(item)) throw notConstructible('EncoderHold', 'encoderCache.acquire');
+    const { name, width, dtype } = item.kind;
+    this.kind = name;
+    this.tokens = item.tokens!;
+    this.width = width;
+    this.dtype = dtype;
+    this.bytes = item.bytes!;
+    this.isCached = item.countedBytes > 0;
+    this.#owner = owner;
+    this.#item = item;
+  }
+
+  /** Whether it is an EncoderHold that a cache made, and no object that only has its prototype. @internal */
+  static isInstance(value: unknown): value is EncoderHold {
+    return typeof value === 'object' && value !== null && #item in value;
+  }
+
+  /** Whether `release` was called. */
+  get isReleased(): boolean {
+    return this.#isReleased;
+  }
+
+  /** Lets go of the rows: no view of them may be used any more. Idempotent; does nothing once the cache is closed. */
+  release(): void {
+    if (this.#isReleased) return;
+    checkStack();
+    this.#isReleased = true;
+    this.#owner.release(this.#item);
+  }
+
+  [Symbol.dispose](): void {
+    this.release();
+  }
+
+  /** The item, for `owner` only. Throws KV_HOLD_STATE. @internal */
+  itemFor(owner: HoldOwner, operation: string): EncoderItem {
+    if (owner !== this.#owner) throw createError('KV_HOLD_STATE', { operation, problem: 'belongs to another cache' });
+    if (this.#isReleased) throw createError('KV_HOLD_STATE', { operation, problem: 'was released' });
+    return this.#item;
+  }
+}
 
 /** What has happened since the cache was made. */
 export interface EncoderEvents {

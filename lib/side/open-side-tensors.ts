@@ -1,22 +1,79 @@
 // Opens the side tensors of a cache: a page pool and a reservation for each, in the CPU's memory or on the cache's
 // driver. When one cannot be opened, nothing stays.
 
+import { type SideDtype, sideDtypeBytes, sideDtypes } from '../base/dtypes.js';
 import { createError, isKvError } from '../base/errors.js';
+import { type Field, integer, isOptionsObject, oneOf, optional, readOptions, withDefault } from '../base/options.js';
+import { rowArithmetic } from '../base/row-arithmetic.js';
 import type { BackgroundErrors } from '../device/background-errors.js';
-import type { ChangeSignal } from '../device/wait.js';
 import { Driver } from '../device/driver.js';
 import { native as addon, type NativeCache } from '../device/native.js';
 import { PagePool } from '../device/page-pool.js';
-import { sideDtypeBytes } from '../base/dtypes.js';
-import { rowArithmetic } from '../base/row-arithmetic.js';
+import type { ChangeSignal } from '../device/wait.js';
 import type { NodeTable } from '../prefix/prefix-tree.js';
-import type { WithheldNodes } from './side-cover.js';
 import { SideBudget } from './side-budget.js';
 import { SideCopies } from './side-copies.js';
-import { SideSlots, type SideMemory } from './side-slots.js';
+import type { WithheldNodes } from './side-cover.js';
+import { type SideMemory, SideSlots } from './side-slots.js';
 import { SideTensor } from './side-tensor.js';
-import type { ReadSideTensor } from './side-tensor-options.js';
 import { SideTensors, type SlotLengths } from './side-tensors.js';
+
+// The options of a cache's side tensors: name, width, dtype and place of each, and how they are read.
+
+/** What one side tensor keeps per token. */
+export interface SideTensorShape {
+  /** Elements of a token's row, 1 … 1,048,576. */
+  readonly width: number;
+  /** Type of the elements: as of K and V, or `int32` for codes and other whole numbers. */
+  readonly dtype: SideDtype;
+  /**
+   * Where it is kept. `host`: in the CPU's memory, whatever the cache's driver, for a next stage that reads it there.
+   * `device`: in the memory of the cache's driver, for one that runs on it. Default `host`.
+   */
+  readonly place?: 'host' | 'device' | undefined;
+  /**
+   * Bytes of a page, a multiple of the driver's granularity: what can be shared without a copy. Default: on host 256
+   * KiB for rows of 1 KiB or more, 64 KiB for shorter ones; on another driver its own page size.
+   */
+  readonly pageBytes?: number | undefined;
+}
+
+/** Side tensors by name; at most 31. A name is any string that is not empty. */
+export type SideTensorShapes = Readonly<Record<string, SideTensorShape>>;
+
+export interface ReadSideTensor {
+  readonly name: string;
+  readonly width: number;
+  readonly dtype: SideDtype;
+  readonly place: 'host' | 'device';
+  readonly pageBytes: number | undefined;
+}
+
+/** A set of them is a number's bits. */
+const mostTensors = 31;
+
+const shapeSpec = {
+  width: integer({ min: 1, max: 2 ** 20 }), dtype: oneOf(sideDtypes),
+  place: withDefault(oneOf(['host', 'device']), 'host'),
+  pageBytes: optional(integer({ min: 1 })),
+};
+
+/** Throws KV_INVALID_OPTION and KV_UNKNOWN_OPTION. */
+export const sideTensorsField: Field<readonly ReadSideTensor[]> = (value, place) => {
+  if (value === undefined) return [];
+  const refuse = (reason: 'type' | 'range', expected: string, received: unknown): Error =>
+    createError('KV_INVALID_OPTION', { reason, ...place, expected, received });
+  if (!isOptionsObject(value)) throw refuse('type', 'an object with one shape for each name', value);
+  const names = Object.keys(value);
+  if (names.length > mostTensors) {
+    throw refuse('range', `an object of at most ${mostTensors} names`, `one of ${names.length}`);
+  }
+  return names.map((name) => {
+    if (name === '') throw refuse('range', 'an object whose names are not empty', "''");
+    const shape = (value as Readonly<Record<string, unknown>>)[name];
+    return { name, ...readOptions(place.owner, shape, shapeSpec, `${place.option}.${name}`) };
+  });
+};
 
 const kibibyte = 1024;
 

@@ -1,7 +1,7 @@
 // EncoderModel: what an EncoderCache must do when its encoders answer at once, said as plainly as possible: lists, searched from the
 // start. Sizes are rows.
 
-import { mostOvertakes } from '#internal/side/room-queue.js';
+import { mostOvertakes } from '#internal/side/encoder-room.js';
 
 interface Item {
   readonly name: string;

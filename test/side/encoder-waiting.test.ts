@@ -4,7 +4,7 @@ import { getEventListeners } from 'node:events';
 
 import test from 'ava';
 
-import { mostOvertakes } from '#internal/side/room-queue.js';
+import { mostOvertakes } from '#internal/side/encoder-room.js';
 import { EncoderBench, isSettled, rowBytes, rowsOf, turn } from './encoder-bench.js';
 
 test('requests get room in the order in which they came, a small one not before a large one', async (t) => {
