@@ -5,6 +5,7 @@
 import { readFileSync } from 'node:fs';
 
 import { createError } from '../base/errors.js';
+import { printable } from '../base/format.js';
 import type { ApiKey } from '../server/index.js';
 
 /** Throws KV_INVALID_OPTION, and what reading the file throws. */
@@ -19,14 +20,15 @@ export function readApiKeys(file: string): ApiKey[] {
     if (!/^[\x21-\x7e]+$/.test(key) || maxUrgency > 255 || more.length > 0) {
       throw createError('KV_INVALID_OPTION', {
         reason: 'range', owner: 'vkv serve', option: '--api-keys',
-        received: `line ${index + 1} of ${file}, which has ${words.length} words`,
-        expected: 'a file of lines `KEY`, `KEY TENANT` or `KEY TENANT URGENCY`, with keys of visible ASCII characters and an urgency of at most 255',
+        received: `${words.length} words`,
+        expected: 'a file of lines `KEY`, `KEY TENANT` or `KEY TENANT URGENCY`, with keys of visible ASCII characters and an urgency of at most 255: ' +
+          `see line ${index + 1} of ${printable(file)}`,
       });
     }
     keys.push({ key, tenant, ...words.length > 2 ? { maxUrgency } : {} });
   });
   if (keys.length > 0) return keys;
   throw createError('KV_INVALID_OPTION', {
-    reason: 'range', owner: 'vkv serve', option: '--api-keys', expected: 'a file with at least one key', received: file,
+    reason: 'range', owner: 'vkv serve', option: '--api-keys', expected: `a file with at least one key, as ${printable(file)} is not`, received: 'none',
   });
 }

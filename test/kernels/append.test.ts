@@ -142,7 +142,7 @@ for (const layout of layoutKinds) {
 }
 
 test('copyTokens moves tokens to another place of the same slot', (t) => {
-  withCache(t, { model: { layers: 1, kvHeads: 1, headDim: 2, dtype: 'float32' } }, (cache) => {
+  withCache(t, { model: { layers: 1, kvHeads: 1, headDim: 2, dtype: 'float32' }, layout: 'per-layer' }, (cache) => {
     using kernels = new Kernels({ cache });
     const sequence = cache.acquire();
     const batch = cache.createBatch();

@@ -153,11 +153,11 @@ test('a picture has the rows of each layer set with a window', (t) => {
     batch.add(sequence, tokens);
     cache.prepare(batch);
     cache.commit(batch);
-    // The window's two layers lie interleaved with K and V, in `fused`: 16 tokens a row.
+    // The window's two layers lie interleaved: 32 tokens a row.
     const [first, end] = cacheOf(cache).slots[0]!.windows[0]!;
     firsts.push(first);
-    t.is(first, Math.floor((sequence.length - 63) / 16));
-    t.is(end, Math.ceil(sequence.length / 16));
+    t.is(first, Math.floor((sequence.length - 63) / 32));
+    t.is(end, Math.ceil(sequence.length / 32));
   }
   t.true(firsts[0]! < firsts[1]! && firsts[1]! < firsts[2]!, 'it slides');
   const picture = cacheOf(cache);

@@ -10,6 +10,7 @@ import type { MockCall } from 'virtual-kv/testing';
 import { drivers, hostCalls, type BenchOptions, type CacheBench, type DriverName } from '../helpers/cache.js';
 import { failEach, failIn, type Fault } from '../helpers/fail-each.js';
 import { assertNothingHeld } from '../helpers/nothing-held.js';
+import { slow } from '../runner/slow.js';
 import { DeviceSource } from './device-source.js';
 import { SideSpeaker, type Spoken } from './side-speaker.js';
 
@@ -198,7 +199,7 @@ const copyScenarios: readonly Scenario[] = [
 ];
 
 for (const scenario of copyScenarios) {
-  test(`${scenario.title}, with rows from the device: any call that fails leaves no wrong row`, (t) => {
+  slow('sweeps a sample of calls')(`${scenario.title}, with rows from the device: any call that fails leaves no wrong row`, (t) => {
     const needed = ['cuMemcpyDtoHAsync', 'cuLaunchKernel', 'cuMemHostUnregister'];
     const sweep = { title: scenario.title, on: 'mock', options: copyShape, kinds: copyKinds, results: results.mock, needed } as const;
     failEach(t, sweep, (bench, fault) => failOne(bench, scenario, fault, new DeviceSource(bench.driver)));
