@@ -39,6 +39,11 @@ export class RowSharing {
     return tail < 0 ? 0 : this.#memory.layout.pagesPerRow;
   }
 
+  /** Caches what sequences have committed. */
+  flush(): void {
+    this.#cached.flushCommits();
+  }
+
   /** Before the slots of a batch get memory: see `CachedRows.flushBesideWithheld`. */
   flushBesideWithheld(): void {
     this.#cached.flushBesideWithheld();

@@ -67,7 +67,7 @@ export class Steps {
     }
     if (lacking + sharing > 0 || this.#side.all.length > 0) checkStack();
     if (lacking + sharing > 0) this.#rows.flushBesideWithheld();
-    if (lackingSide > 0) this.#side.check(batch); // before K and V make room
+    if (lackingSide > 0) this.#checkSide(batch); // before K and V make room
     batch.setPrepared(true); // from here on it cannot be changed, by a policy either
     try {
       if (sharing > 0) {
@@ -81,6 +81,17 @@ export class Steps {
       for (let index = 0; index < length; index += 1) numbers.discard(slots[index]!);
       batch.setPrepared(false);
       throw error;
+    }
+  }
+
+  /** Before it refuses, what was committed is cached: side pages that texts exchange for it are free then. */
+  #checkSide(batch: Batch): void {
+    try {
+      this.#side.check(batch);
+    } catch (error) {
+      if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
+      this.#rows.flush();
+      this.#side.check(batch);
     }
   }
 
@@ -218,6 +229,11 @@ export class BatchRows {
   /** Before anything else is asked for: see `CachedRows.flushBesideWithheld`. */
   flushBesideWithheld(): void {
     this.#memory.background.attempt(() => { this.#sharing.flushBesideWithheld(); });
+  }
+
+  /** Caches what sequences have committed. */
+  flush(): void {
+    this.#memory.background.attempt(() => { this.#sharing.flush(); });
   }
 
   /** Maps what the batch lacks in the foreground, in every layer set, once the mapper's news are in. */
