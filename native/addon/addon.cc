@@ -4,20 +4,11 @@
 
 #include "addon/arena_binding.h"
 #include "addon/arguments.h"
+#include "addon/bindings.h"
 #include "addon/cache_binding.h"
 #include "addon/context.h"
-#include "addon/dense_binding.h"
 #include "addon/driver_binding.h"
-#include "addon/kernels_binding.h"
-#include "addon/mapped_file_binding.h"
-#include "addon/memory_binding.h"
-#include "addon/mock_binding.h"
-#include "addon/module_binding.h"
-#include "addon/onnx_binding.h"
 #include "addon/pool_binding.h"
-#include "addon/rows_binding.h"
-#include "addon/sampling_binding.h"
-#include "addon/store_binding.h"
 #include "addon/store_faults_binding.h"
 #include "host/huge_pages.h"
 
@@ -95,14 +86,14 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
   vkv::addon::NativePool::Define(env, exports);
   vkv::addon::NativeCache::Define(env, exports);
   vkv::addon::NativeArena::Define(env, exports);
-  vkv::addon::NativeMappedFile::Define(env, exports);
-  vkv::addon::NativeMemory::Define(env, exports);
-  vkv::addon::NativeKernels::Define(env, exports);
-  vkv::addon::NativeDense::Define(env, exports);
-  vkv::addon::NativeMockDevice::Define(env, exports);
-  vkv::addon::NativeOnnx::Define(env, exports);
-  vkv::addon::NativeSampling::Define(env, exports);
-  vkv::addon::NativeStore::Define(env, exports);
+  vkv::addon::DefineMappedFile(env, exports);
+  vkv::addon::DefineMemory(env, exports);
+  vkv::addon::DefineKernels(env, exports);
+  vkv::addon::DefineDense(env, exports);
+  vkv::addon::DefineMockDevice(env, exports);
+  vkv::addon::DefineOnnx(env, exports);
+  vkv::addon::DefineSampling(env, exports);
+  vkv::addon::DefineStore(env, exports);
   vkv::addon::NativeStoreFaults::Define(env, exports);
   vkv::addon::DefineModuleLoading(env, exports);
   vkv::addon::DefineRows(env, exports);

@@ -1,12 +1,31 @@
-#include "addon/mapped_file_binding.h"
+// NativeMappedFile: a file mapped read-only, seen from JavaScript. Converts and forwards. The memory stays until
+// JavaScript forgets the object: queued work that reads it keeps the object.
+#include <napi.h>
 
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "addon/arguments.h"
+#include "addon/bindings.h"
 #include "addon/context.h"
+#include "host/mapped_file.h"
 
 namespace vkv::addon {
+
+class NativeMappedFile : public Napi::ObjectWrap<NativeMappedFile> {
+ public:
+  static void Define(Napi::Env env, Napi::Object exports);
+
+  explicit NativeMappedFile(const Napi::CallbackInfo& info);  // (descriptor, bytes)
+
+ private:
+  Napi::Value Address(const Napi::CallbackInfo& info);
+  Napi::Value IsIntact(const Napi::CallbackInfo& info);
+  Napi::Value Read(const Napi::CallbackInfo& info);  // (into bytes, from byte)
+
+  std::unique_ptr<host::MappedFile> file_;  // null if it could not be mapped
+};
 
 void NativeMappedFile::Define(Napi::Env env, Napi::Object exports) {
   exports.Set("NativeMappedFile", DefineClass(env, "NativeMappedFile",
@@ -39,5 +58,7 @@ Napi::Value NativeMappedFile::Read(const Napi::CallbackInfo& info) {
     std::memcpy(into.data(), file_->data() + from, into.size());
   return info.Env().Undefined();
 }
+
+void DefineMappedFile(Napi::Env env, Napi::Object exports) { NativeMappedFile::Define(env, exports); }
 
 }  // namespace vkv::addon

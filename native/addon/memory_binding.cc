@@ -1,13 +1,43 @@
-#include "addon/memory_binding.h"
+// NativeMemory: plain device memory, seen from JavaScript. Converts and forwards; lib/device/device-memory.ts checks
+// ranges.
+#include <napi.h>
 
+#include <memory>
 #include <optional>
 
 #include "addon/arguments.h"
+#include "addon/bindings.h"
 #include "addon/context.h"
 #include "addon/driver_binding.h"
+#include "device_memory.h"
 #include "host/driver_host.h"
 
 namespace vkv::addon {
+
+class NativeMemory : public Napi::ObjectWrap<NativeMemory> {
+ public:
+  static void Define(Napi::Env env, Napi::Object exports);
+
+  explicit NativeMemory(const Napi::CallbackInfo& info);  // (driver, bytes)
+  ~NativeMemory() override;
+
+ private:
+  Napi::Value Address(const Napi::CallbackInfo& info);
+  Napi::Value Write(const Napi::CallbackInfo& info);  // (to byte, bytes, stream)
+  Napi::Value Read(const Napi::CallbackInfo& info);   // (into bytes, from byte, stream)
+  Napi::Value Close(const Napi::CallbackInfo& info);
+
+  Status Open(uint64_t bytes);
+  void CloseMemory();
+  // Runs `call(memory)` with the device current; throws the error of a failure, kClosed included.
+  template <typename Call>
+  Napi::Value Run(Napi::Env env, Call call);
+
+  std::shared_ptr<Driver> driver_;
+  std::unique_ptr<DeviceMemory> memory_;  // null once closed
+  int64_t bytes_ = 0;
+};
+
 namespace {
 
 constexpr size_t kStreamAt = 2;  // of both copies; undefined: none is waited for
@@ -92,5 +122,7 @@ Napi::Value NativeMemory::Close(const Napi::CallbackInfo& info) {
   driver_.reset();
   return info.Env().Undefined();
 }
+
+void DefineMemory(Napi::Env env, Napi::Object exports) { NativeMemory::Define(env, exports); }
 
 }  // namespace vkv::addon

@@ -1,15 +1,19 @@
-#include "addon/module_binding.h"
+// Loading the CUDA kernels' module on a driver, on the JavaScript thread or on one of libuv's. Converts and forwards;
+// lib/kernels/load-kernels.ts chooses the image.
+#include <napi.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "addon/arguments.h"
+#include "addon/bindings.h"
 #include "addon/context.h"
 #include "addon/driver_binding.h"
 #include "kernels/cuda/kernel_launcher.h"
 
 namespace vkv::addon {
+
 namespace {
 
 struct Request {

@@ -1,11 +1,15 @@
-#include "addon/rows_binding.h"
+// Checksums of chunks of memory, rows out of it, and rows of weights as int8, as functions of the addon. For the
+// environment's own thread.
+#include <napi.h>
 
 #include "addon/arguments.h"
+#include "addon/bindings.h"
 #include "addon/context.h"
 #include "checked_rows.h"
 #include "kernels/dense/cpu/int8.h"
 
 namespace vkv::addon {
+
 namespace {
 
 // Reads and checks what both calls are given.

@@ -1,12 +1,38 @@
-#include "addon/sampling_binding.h"
+// NativeSampling: choosing tokens from logits, seen from JavaScript. Converts and forwards; lib/serving checks options.
+// Arrays are used during the call only.
+#include <napi.h>
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "addon/arguments.h"
+#include "addon/bindings.h"
 #include "addon/context.h"
+#include "kernels/sampling/batch_sampler.h"
 
 namespace vkv::addon {
+
+class NativeSampling : public Napi::ObjectWrap<NativeSampling> {
+ public:
+  static void Define(Napi::Env env, Napi::Object exports);
+
+  // ({threads, instructions})
+  explicit NativeSampling(const Napi::CallbackInfo& info);
+
+ private:
+  Napi::Value Target(const Napi::CallbackInfo& info);
+  // (logits, vocabulary, count, numbers, best, tokens, log-probabilities, best tokens, their log-probabilities, then
+  // for each choice, unless there is none for any: text or undefined, bias tokens or undefined, bias)
+  Napi::Value Choose(const Napi::CallbackInfo& info);
+
+  std::unique_ptr<kernels::BatchSampler> sampler_;
+  std::vector<kernels::Choice> choices_;
+  std::vector<kernels::Chosen> chosen_;
+};
+
 namespace {
 
 constexpr size_t kCommonArguments = 9;
@@ -133,5 +159,7 @@ Napi::Value NativeSampling::Choose(const Napi::CallbackInfo& info) {
   sampler_->Choose(choices_, vocabulary, chosen_);
   return info.Env().Undefined();
 }
+
+void DefineSampling(Napi::Env env, Napi::Object exports) { NativeSampling::Define(env, exports); }
 
 }  // namespace vkv::addon

@@ -1,13 +1,55 @@
-#include "addon/store_binding.h"
+// NativeStore: a disk store, seen from JavaScript. Converts and forwards; lib/store validates.
+#include <napi.h>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
+#include "addon/answer_channel.h"
 #include "addon/arguments.h"
+#include "addon/bindings.h"
+#include "addon/context.h"
 #include "addon/store_faults_binding.h"
 #include "crc32c.h"
+#include "store/disk_store.h"
 
 namespace vkv::addon {
+
+class NativeStore : public Napi::ObjectWrap<NativeStore>, public Stoppable {
+ public:
+  static void Define(Napi::Env env, Napi::Object exports);
+
+  explicit NativeStore(const Napi::CallbackInfo& info);  // (options, onAnswer, faults or undefined)
+  ~NativeStore() override;
+
+  void StopForTeardown() override;
+
+ private:
+  Napi::Value Open(const Napi::CallbackInfo& info);  // (id)
+  Napi::Value Scan(const Napi::CallbackInfo& info);  // (id, first, count)
+  // (id, key, parent, position, tokens, rowBytes, sums, notes, level, payload)
+  Napi::Value Put(const Napi::CallbackInfo& info);
+  Napi::Value Get(const Napi::CallbackInfo& info);        // (id, key, headerBytes, payload)
+  Napi::Value GetTokens(const Napi::CallbackInfo& info);  // (id, key, stripes, counts, tokens, target)
+  Napi::Value Reorder(const Napi::CallbackInfo& info);    // (id, key, storedToLogical, level)
+  Napi::Value Check(const Napi::CallbackInfo& info);      // (id, key)
+  Napi::Value Remove(const Napi::CallbackInfo& info);     // (id, names)
+  Napi::Value Sync(const Napi::CallbackInfo& info);       // (id)
+  Napi::Value Close(const Napi::CallbackInfo& info);      // (id)
+  Napi::Value Stats(const Napi::CallbackInfo& info);
+  Napi::Value Stop(const Napi::CallbackInfo& info);
+
+  // Runs `call(id)`, whose answer the channel then expects; throws for bad arguments and once stopped.
+  template <typename Call>
+  Napi::Value Ask(const Napi::CallbackInfo& info, const Status& given, Call call);
+  void StopStore();
+
+  EnvContext* context_ = nullptr;  // null once torn down
+  std::shared_ptr<AnswerChannel> channel_;
+  std::shared_ptr<store::FileFaults> faults_;  // a test's; null otherwise
+  std::unique_ptr<store::DiskStore> store_;    // null once stopped
+};
+
 namespace {
 
 // Refuses an array of another length.
@@ -240,5 +282,7 @@ Napi::Value NativeStore::Stop(const Napi::CallbackInfo& info) {
   StopStore();
   return info.Env().Undefined();
 }
+
+void DefineStore(Napi::Env env, Napi::Object exports) { NativeStore::Define(env, exports); }
 
 }  // namespace vkv::addon
