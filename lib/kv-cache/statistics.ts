@@ -44,7 +44,8 @@ export interface CacheCounts {
   readonly reclaimablePages: number;
   /**
    * Pages that could be earmarked now for prompts without a cached prefix, all of them together: pages that are free,
-   * not created yet, or reclaimable, also from other caches of the pool, less those that are earmarked already.
+   * not created yet, or reclaimable, also from other caches of the pool, less those that are earmarked already. Pages
+   * of a row that a background mapper is just mapping are missing here; `acquire` waits for that row before it refuses.
    */
   readonly admissiblePages: number;
   /**

@@ -16,6 +16,7 @@ export function assertNothingHeld(t: ExecutionContext, cache: KvCache, what?: st
   t.deepEqual({ activeSlots, retiringSlots }, { activeSlots: 0, retiringSlots: 0 }, what);
   cache.prefixes.reset();
   cache.verify();
+  (cache.pool as unknown as { quiesce(): void }).quiesce(); // pages of a row that a mapper is at count nowhere
   const { index } = cache.prefixes as unknown as { readonly index: PrefixIndex };
   const { cachedRows, pooledRows, admissiblePages } = cache.counts();
   const { earmarkedPages, budgetPages, quarantinedPages } = cache.pool.counts();
