@@ -10,11 +10,12 @@ import type { RedisServer } from '../../helpers/redis-server.js';
 import type { TierFailures } from './tier-world.js';
 
 const faults = new Map<string, StoreFaults>();
-const stores = new Map<string, DiskStore>();
+/** Weak: a store keeps the whole cache of its world. */
+const stores = new Map<string, WeakRef<DiskStore>>();
 Object.assign(DiskStore, {
   open: async (...[options, events]: Parameters<typeof DiskStore.open>): Promise<DiskStore> => {
     const store = await faultsOf(options.directory).open(options, events);
-    stores.set(options.directory, store);
+    stores.set(options.directory, new WeakRef(store));
     return store;
   },
 });
@@ -28,7 +29,7 @@ export function faultsOf(directory: string): StoreFaults {
 
 /** The store that a disk tier opened last in this directory. */
 export function storeOf(directory: string): DiskStore {
-  return stores.get(directory)!;
+  return stores.get(directory)!.deref()!;
 }
 
 const driverCalls = ['cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemcpyHtoD', 'cuMemcpyDtoH', 'cuMemcpyHtoDAsync', 'cuMemcpyDtoHAsync'] as const;
