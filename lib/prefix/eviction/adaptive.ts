@@ -24,7 +24,8 @@ export function adaptive(): EvictionPolicyFactory {
 class Adaptive implements EvictionPolicy {
   readonly #context: EvictionContext;
   readonly #rates = new ReuseRates();
-  readonly #history: ReuseHistory;
+  /** Made when the first text is released, as it takes a MiB and more. */
+  #history: ReuseHistory | undefined;
   /** One for each class. */
   readonly #lists = new NodeLists(textClasses);
   // By node.
@@ -46,7 +47,6 @@ class Adaptive implements EvictionPolicy {
 
   constructor(context: EvictionContext) {
     this.#context = context;
-    this.#history = new ReuseHistory(this.#rates, context.hashSeed);
   }
 
   /** In the middle of a release it ranks by what was known before: `observe` comes next. */
@@ -75,6 +75,7 @@ class Adaptive implements EvictionPolicy {
     const { from, uses, parent } = this.#context.nodes;
     let root = node;
     while (parent[root]! >= 0) root = parent[root]!;
+    this.#history ??= new ReuseHistory(this.#rates, this.#context.hashSeed);
     const known = this.#history.note(root, this.#text, tokens, request);
     // the leaf first, so that it stays the oldest of them
     for (let above = node; above !== root; above = parent[above]!) {
