@@ -42,7 +42,8 @@ class Adaptive implements EvictionPolicy {
   };
   /** Tick of the latest release. */
   #now = 0;
-  #victim = -1;
+  /** What `victim` or `victims` named last. */
+  readonly #named = new Set<number>();
   #text = new Int32Array(0);
 
   constructor(context: EvictionContext) {
@@ -60,7 +61,7 @@ class Adaptive implements EvictionPolicy {
 
   remove(node: number): void {
     this.#lists.remove(node);
-    if (node === this.#victim) this.#forget(node); // its number may come back as another text
+    if (this.#named.delete(node)) this.#forget(node); // its number may come back as another text
   }
 
   split(upper: number, lower: number): void {
@@ -104,7 +105,8 @@ class Adaptive implements EvictionPolicy {
     }
     const { firstChild } = this.#context.nodes;
     while (worst >= 0 && firstChild[worst]! >= 0) worst = firstChild[worst]!;
-    this.#victim = worst;
+    this.#named.clear();
+    this.#named.add(worst);
     return worst;
   }
 
@@ -136,6 +138,7 @@ class Adaptive implements EvictionPolicy {
       const node = this.#takeEnd(list);
       if (node === first || firstChild[node]! >= 0) continue;
       leaves[count] = node;
+      this.#named.add(node);
       count += 1;
     }
     return count;
