@@ -34,7 +34,10 @@ function isOfSystem(error: unknown): boolean {
 async function serve(world: World, path: string, body: object, part: Partial<ServedTokenizer>): Promise<void> {
   const errors: unknown[] = [];
   const { apiKeys: _apiKeys, ...options } = optionsOf(world);
-  const server = serverOf(world, { ...options, tokenizer: { ...tokenizer(), ...part } }, (error) => { errors.push(error); });
+  const server = serverOf(world, {
+    ...options, requestTimeoutMs: 60_000, stallTimeoutMs: 60_000, // the machine may be slow
+    tokenizer: { ...tokenizer(), ...part },
+  }, (error) => { errors.push(error); });
   const url = await server.listen({ port: 0 });
   const response = await fetch(url + path, {
     method: 'POST', headers: { 'content-type': 'application/json', connection: 'close' }, body: JSON.stringify({ model: 'm', max_tokens: 2, ...body }),

@@ -24,7 +24,8 @@ export function adaptive(): EvictionPolicyFactory {
 class Adaptive implements EvictionPolicy {
   readonly #context: EvictionContext;
   readonly #rates = new ReuseRates();
-  readonly #history: ReuseHistory;
+  /** Made when the first text is released, as it takes a MiB and more. */
+  #history: ReuseHistory | undefined;
   /** One for each class. */
   readonly #lists = new NodeLists(textClasses);
   // By node.
@@ -41,12 +42,12 @@ class Adaptive implements EvictionPolicy {
   };
   /** Tick of the latest release. */
   #now = 0;
-  #victim = -1;
+  /** What `victim` or `victims` named last. */
+  readonly #named = new Set<number>();
   #text = new Int32Array(0);
 
   constructor(context: EvictionContext) {
     this.#context = context;
-    this.#history = new ReuseHistory(this.#rates, context.hashSeed);
   }
 
   /** In the middle of a release it ranks by what was known before: `observe` comes next. */
@@ -60,7 +61,7 @@ class Adaptive implements EvictionPolicy {
 
   remove(node: number): void {
     this.#lists.remove(node);
-    if (node === this.#victim) this.#forget(node); // its number may come back as another text
+    if (this.#named.delete(node)) this.#forget(node); // its number may come back as another text
   }
 
   split(upper: number, lower: number): void {
@@ -75,6 +76,7 @@ class Adaptive implements EvictionPolicy {
     const { from, uses, parent } = this.#context.nodes;
     let root = node;
     while (parent[root]! >= 0) root = parent[root]!;
+    this.#history ??= new ReuseHistory(this.#rates, this.#context.hashSeed);
     const known = this.#history.note(root, this.#text, tokens, request);
     // the leaf first, so that it stays the oldest of them
     for (let above = node; above !== root; above = parent[above]!) {
@@ -103,7 +105,8 @@ class Adaptive implements EvictionPolicy {
     }
     const { firstChild } = this.#context.nodes;
     while (worst >= 0 && firstChild[worst]! >= 0) worst = firstChild[worst]!;
-    this.#victim = worst;
+    this.#named.clear();
+    this.#named.add(worst);
     return worst;
   }
 
@@ -135,6 +138,7 @@ class Adaptive implements EvictionPolicy {
       const node = this.#takeEnd(list);
       if (node === first || firstChild[node]! >= 0) continue;
       leaves[count] = node;
+      this.#named.add(node);
       count += 1;
     }
     return count;

@@ -6,12 +6,13 @@
 // A place is a length of one or one and a half times a power of two: two texts that agree to some length share the
 // places up to it, wherever a text was cut. Of each text the places in its last 31/32 count, about ten.
 
+import { enlarged } from '../../base/typed-arrays.js';
 import type { ReleasedRequest } from './eviction-policy.js';
 import { ageBuckets, type ReuseRates } from './reuse-rates.js';
 import { SeenTexts } from './seen-texts.js';
 import { requestClass, textClass, turns, type Turn } from './text-class.js';
 
-/** Pieces remembered: at some ten for each text the last 6,000 releases, in about 7 MB. */
+/** Pieces remembered: at some ten for each text the last 6,000 releases, in up to 7 MB. */
 const capacity = 2 ** 16;
 const gone = 255;
 
@@ -32,13 +33,13 @@ export class ReuseHistory {
   readonly #seen: SeenTexts;
   /** The piece of a hash. */
   readonly #pieces = new Map<number, number>();
-  // By piece; a ring, in the order of their last use.
-  readonly #hash = new Float64Array(capacity);
-  readonly #usedAt = new Float64Array(capacity);
-  readonly #uses = new Uint32Array(capacity);
-  readonly #class = new Uint8Array(capacity);
-  readonly #weight = new Float64Array(capacity);
-  readonly #age = new Uint8Array(capacity).fill(gone);
+  // By piece; a ring, in the order of their last use, whose places are made as they are needed first.
+  #hash = new Float64Array(0);
+  #usedAt = new Float64Array(0);
+  #uses = new Int32Array(0);
+  #class = new Uint8Array(0);
+  #weight = new Float64Array(0);
+  #age = new Uint8Array(0);
   /** Pieces ever noted; the ring holds the last of them. */
   #noted = 0;
   /** By age: the first piece that has not reached it. */
@@ -77,6 +78,7 @@ export class ReuseHistory {
   #use(hash: number, weight: number, { turn, ofRequest }: KnownText): number {
     const found = this.#pieces.get(hash);
     const piece = this.#noted % capacity;
+    this.#reserve(piece);
     this.#noted += 1;
     if (found === undefined) {
       this.#forget(piece, false);
@@ -103,6 +105,18 @@ export class ReuseHistory {
     this.#rates.leave(this.#class[piece]!, age, this.#weight[piece]!, isReused);
     this.#age[piece] = gone;
     this.#pieces.delete(this.#hash[piece]!);
+  }
+
+  #reserve(piece: number): void {
+    const before = this.#age.length;
+    if (piece < before) return;
+    const length = Math.min(capacity, Math.max(1_024, 2 * before));
+    this.#hash = enlarged(this.#hash, length);
+    this.#usedAt = enlarged(this.#usedAt, length);
+    this.#uses = enlarged(this.#uses, length);
+    this.#class = enlarged(this.#class, length);
+    this.#weight = enlarged(this.#weight, length);
+    this.#age = enlarged(this.#age, length).fill(gone, before);
   }
 
   /** Each piece comes to each age once, and the pieces come to it in their order. */

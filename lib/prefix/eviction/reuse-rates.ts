@@ -32,6 +32,24 @@ const stays = Float64Array.from({ length: ageBuckets }, (_, age) => 2 ** Math.ma
 /** Below it a rate is as good as none, and sums of reciprocals stay finite. */
 const leastRate = 1e-12;
 
+/** Cells by their group: by each grouping of classes, at all ages and at each age. */
+const cellGroupings = classGroupings.flatMap((groupOf) => [
+  groupCells((ofClass) => groupOf[ofClass]!),
+  groupCells((ofClass, age) => groupOf[ofClass]! * ageBuckets + age),
+]);
+
+interface CellGrouping {
+  /** By cell. */
+  readonly groupOf: Uint8Array;
+  readonly groups: number;
+}
+
+function groupCells(groupOf: (ofClass: number, age: number) => number): CellGrouping {
+  const groupsOfCells = Uint8Array.from(
+    { length: cells }, (_, at) => groupOf(Math.floor(at / ageBuckets), at % ageBuckets));
+  return { groupOf: groupsOfCells, groups: 1 + Math.max(...groupsOfCells) };
+}
+
 export class ReuseRates {
   // By class and age.
   readonly #reuses = new Float64Array(cells);
@@ -43,10 +61,7 @@ export class ReuseRates {
   readonly #countedTo = new Float64Array(cells);
   /** Rates as the groups of a class have them. */
   readonly #rates = new Float64Array(cells);
-  readonly #groups = classGroupings.flatMap((groupOf) => [
-    new GroupFactors((ofClass) => groupOf[ofClass]!),
-    new GroupFactors((ofClass, age) => groupOf[ofClass]! * ageBuckets + age),
-  ]);
+  readonly #groups = cellGroupings.map((grouping) => new GroupFactors(grouping));
   readonly #ofAll = new AllTexts();
   /** Of one class: its rates by age, and the chances of a reuse at each. */
   readonly #own = new Float64Array(ageBuckets);
@@ -224,10 +239,8 @@ class GroupFactors {
   readonly #changes: Float64Array;
   readonly #expected: Float64Array;
 
-  constructor(groupOf: (ofClass: number, age: number) => number) {
-    this.#groupOf = Uint8Array.from(
-      { length: cells }, (_, at) => groupOf(Math.floor(at / ageBuckets), at % ageBuckets));
-    const groups = 1 + this.#groupOf.reduce((most, group) => Math.max(most, group), 0);
+  constructor({ groupOf, groups }: CellGrouping) {
+    this.#groupOf = groupOf;
     this.#factors = new Float64Array(groups).fill(1);
     this.#changes = new Float64Array(groups);
     this.#expected = new Float64Array(groups);
