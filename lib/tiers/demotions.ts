@@ -174,17 +174,16 @@ export class Demotions {
   }
 
   async #storeBlock(transfer: Transfer, block: StoredBlock, wanting: OpenTier[], clears: number): Promise<boolean> {
-    const payload = await this.#tiers.lend(block, wanting);
-    if (payload === undefined) return false;
+    const lent = await this.#tiers.lend(block, wanting);
+    if (lent === undefined) return false;
     let sums: Uint32Array | undefined;
     try {
-      sums = await this.#transfers.store(transfer, payload, block.from, block.tokens.length);
+      sums = await this.#transfers.store(transfer, lent.payload, block.from, block.tokens.length);
     } finally {
-      if (sums === undefined) this.#tiers.giveBack(payload);
+      if (sums === undefined) this.#tiers.giveBack(lent);
     }
     if (sums === undefined) return false;
-    if (this.#tiers.clears === clears) block.sums = sums;
-    await this.#tiers.store(block, payload, wanting, clears);
+    await this.#tiers.store(block, lent, sums, wanting, clears);
     return true;
   }
 

@@ -63,7 +63,7 @@ export class OpenTier {
   readonly #stripes: number;
   readonly #report: (error: unknown) => void;
   /** Puts that are not over. */
-  readonly #underWay = new Map<Promise<void>, StoredBlock>();
+  readonly #underWay = new Map<Promise<boolean>, StoredBlock>();
   /** By block, the sums that it was stored with here. */
   readonly #sums = new WeakMap<StoredBlock, Uint32Array>();
 
@@ -77,8 +77,9 @@ export class OpenTier {
     setMaxListeners(0, this.#ending.signal); // one for each block that is being read
   }
 
-  /** The tier has a block of so many bytes, which was stored with these sums. */
+  /** The tier has a block of so many bytes, which was stored with these sums, unless it had it before. */
   add(block: StoredBlock, bytes: number, sums: Uint32Array): void {
+    if (this.contents.has(block)) return;
     this.#sums.set(block, sums);
     this.contents.add(block, bytes);
   }
@@ -89,40 +90,41 @@ export class OpenTier {
   }
 
   /**
-   * Puts a block, after making room for it; resolves when the tier is done with the payload. `isWanted`: whether it may
-   * still be found, asked again whenever time has passed.
+   * Puts a block, after making room for it; resolves when the tier is done with the payload: whether it was put, and a
+   * payload that the tier lent is its own again. `isWanted`: whether it may still be found, asked again whenever time
+   * has passed.
    */
-  async put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<void> {
+  async put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<boolean> {
     const over = this.#put(block, record, payload, () => isWanted() && !block.isDropped);
     this.#underWay.set(over, block);
     try {
-      await over;
+      return await over;
     } finally {
       this.#underWay.delete(over);
     }
   }
 
-  async #put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<void> {
+  async #put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<boolean> {
     const { contents, contents: { tenants }, tier, counts } = this;
     block.pins += 1;
-    await this.puts.room();
-    this.puts.begin();
+    await this.puts.begin();
     let size = 0;
+    let isPut = false;
     try {
-      if (!isWanted()) return;
+      if (!isWanted() || contents.has(block)) return false;
       if (this.state !== 'open') {
         this.#refused(block, 'failed');
-        return;
+        return false;
       }
       size = contents.sizeOf(record.bytes);
       tenants?.coming(block, size);
       const evicted = contents.makeRoom(record.bytes, block, true);
       const isWithinBound = contents.tenantExcess(block, 0) === 0; // what others bring next to it makes room for itself
       await this.#drop(evicted);
-      if (!isWanted()) return;
+      if (!isWanted()) return false;
       if (!isWithinBound || !contents.takes(block, record.bytes)) {
         this.#refused(block, 'full');
-        return;
+        return false;
       }
       const beganMs = performance.now();
       const store =
@@ -132,7 +134,8 @@ export class OpenTier {
         await this.#drop(contents.evictFor(block, size));
         put = await store();
       }
-      if (!this.#isOpen) return; // what it answers is of no use any more
+      isPut = put.isStored;
+      if (!this.#isOpen) return isPut; // what it answers is of no use any more
       if (put.isStored && !isWanted()) {
         await this.#remove([block]);
       } else if (put.isStored) {
@@ -153,6 +156,7 @@ export class OpenTier {
       block.pins -= 1;
       this.#texts.prune(block);
     }
+    return isPut;
   }
 
   /** The block's payload: the tier's own, or its copy in memory of `scratch`. */
@@ -397,8 +401,10 @@ export class PutLimit {
     while (this.#puts > 0) await this.#over();
   }
 
-  begin(): void {
-    this.#puts += 1;
+  /** Resolves when one more is under way, until `end`. */
+  async begin(): Promise<void> {
+    while (this.#puts >= mostPuts) await this.#over();
+    this.#puts += 1; // at once: of those that wait together only one has looked
   }
 
   end(): void {

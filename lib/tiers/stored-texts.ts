@@ -38,8 +38,6 @@ export class StoredBlock {
   marks: DomainMarks | undefined = undefined;
   /** Whether it was dropped: no tier may keep it, also where a copy of it is under way. Read only. */
   isDropped = false;
-  /** CRC-32C of its stripes, as far as known: set when it is stored or read. */
-  sums: Uint32Array | undefined = undefined;
 
   constructor(key: string, parent: StoredBlock | undefined, tokens: Int32Array) {
     this.key = key;

@@ -246,7 +246,6 @@ export class TextLoad {
       const { parts, end } = await loading;
       for (const [index, block] of blocks.slice(0, parts).entries()) {
         this.#reach(Math.min(block.to, this.#options.wanted.tokens), whole[index]!);
-        block.sums ??= whole[index]!.sums.slice();
       }
       if (end === 'done') return { blocks: parts, end: 'complete' };
       if (end !== 'damaged') return { blocks: parts, end: 'no-memory' };

@@ -36,6 +36,13 @@ export interface DroppedBlocks {
   readonly unreachedTiers: readonly string[];
 }
 
+/** Memory for a payload on its way to tiers. */
+export interface LentPayload {
+  readonly payload: Uint8Array;
+  /** The tier whose memory it is; undefined: it is scratch memory. */
+  readonly lender: OpenTier | undefined;
+}
+
 /** What a cache tells its tiers. */
 export interface TierSetOptions {
   readonly tiers: readonly Tier[];
@@ -152,54 +159,58 @@ export class TierSet {
    * Memory for a block's payload: of the fastest tier that wants it and lends some, else scratch; undefined: there is
    * none now.
    */
-  async lend(block: StoredBlock, wanting: readonly OpenTier[]): Promise<Uint8Array | undefined> {
+  async lend(block: StoredBlock, wanting: readonly OpenTier[]): Promise<LentPayload | undefined> {
     const bytes = this.bytesOf(block.tokens.length);
     for (const open of wanting) {
-      if (open.tier.lend === undefined) continue;
+      if (open.tier.lend === undefined || open.tier.borrow === undefined) continue;
       await open.makeRoom(bytes, block);
       const payload = open.instant.lend(bytes);
-      if (payload !== undefined) return payload;
+      if (payload !== undefined) return { payload, lender: open };
     }
-    return this.#scratch.take(bytes);
+    const payload = this.#scratch.take(bytes);
+    return payload && { payload, lender: undefined };
   }
 
-  /** Gives back what `lend` returned, and what no tier took. */
-  giveBack(payload: Uint8Array): void {
-    this.#scratch.give(payload);
-    for (const open of this.all) open.instant.giveBack(payload);
+  /** Gives back what `lend` returned, and its lender has not put. */
+  giveBack({ payload, lender }: LentPayload): void {
+    if (lender === undefined) this.#scratch.give(payload);
+    else lender.instant.giveBack(payload);
   }
 
   /**
-   * Puts a block into the tiers that want it; `payload` was lent. Resolves when that memory is free again, or a tier
-   * has it as its own: what slower tiers write goes on behind it. `clears`: how many there had been when the payload
-   * was cached; after another it is not stored.
+   * Puts a block into the tiers that want it, first into memory. Resolves when the lent payload is free again, or its
+   * lender has it as its own: what slower tiers write goes on behind it. `clears`: how many there had been when the
+   * payload was cached; after another it is not stored.
    */
-  async store(block: StoredBlock, payload: Uint8Array, wanting: readonly OpenTier[], clears: number): Promise<void> {
-    const record = this.recordOf(block);
-    const [first, ...others] = wanting;
-    if (record === undefined || first === undefined) {
-      this.giveBack(payload);
-      return;
+  async store(
+    block: StoredBlock, lent: LentPayload, sums: Uint32Array, wanting: readonly OpenTier[], clears: number,
+  ): Promise<void> {
+    const record = this.recordOf(block, sums);
+    const rest = record === undefined ? [] : [...wanting];
+    const put = (open: OpenTier): Promise<boolean> =>
+      open.put(block, record!, lent.payload, () => this.clears === clears);
+    for (let at = 0; at >= 0 && rest.length > 0;) {
+      at = rest.findIndex(({ tier }) => tier.borrow !== undefined);
+      if (at < 0) break;
+      const [first] = rest.splice(at, 1) as [OpenTier];
+      const isTaken = await put(first) && first === lent.lender;
+      const kept = first.has(block) ? first.borrow(block) : undefined;
+      if (kept !== undefined && 'payload' in kept) { // the others write what it keeps, which stays as it is
+        if (!isTaken) this.giveBack(lent);
+        await Promise.all(rest.map(({ puts }) => puts.room()));
+        this.#spread(block, kept, rest, clears).catch(this.#options.report);
+        return;
+      }
+      if (isTaken) return; // and lost since
     }
-    await first.put(block, record, payload, () => this.clears === clears);
-    const kept = first.has(block) ? first.borrow(block) : { reason: 'absent' };
-    if ('payload' in kept && kept.payload === payload) {
-      await Promise.all(others.map(({ puts }) => puts.room()));
-      this.#spread(block, record, kept, others, clears).catch(this.#options.report);
-      return;
-    }
-    if ('payload' in kept) kept.release();
-    await Promise.all(others.map((open) => open.put(block, record, payload, () => this.clears === clears)));
-    this.giveBack(payload);
+    await Promise.all(rest.map(put));
+    this.giveBack(lent);
   }
 
   /** Copies a block from a tier that has it in memory to others that want it; nothing happens where none has. */
   async spread(block: StoredBlock, wanting: readonly OpenTier[]): Promise<void> {
-    const record = this.recordOf(block);
-    const open = this.all.find((tier) => tier.tier.borrow !== undefined && tier.has(block));
-    const borrowed = open?.borrow(block);
-    if (record === undefined || borrowed === undefined || 'reason' in borrowed) return;
-    await this.#spread(block, record, borrowed, wanting, this.clears);
+    const kept = this.all.find((open) => open.tier.borrow !== undefined && open.has(block))?.borrow(block);
+    if (kept !== undefined && 'payload' in kept) await this.#spread(block, kept, wanting, this.clears);
   }
 
   /** The tier that the block is loaded from, as tiers were measured by now; undefined: none in service has it. */
@@ -240,8 +251,7 @@ export class TierSet {
         fetched.from.damaged(block);
         return false;
       }
-      block.sums ??= fetched.sums.slice();
-      const record = this.recordOf(block);
+      const record = this.recordOf(block, fetched.sums);
       if (record === undefined) return false;
       await to.put(block, record, fetched.payload, () => this.clears === clears);
       return to.has(block);
@@ -346,14 +356,12 @@ export class TierSet {
     for (const { contents } of this.all) contents.refresh();
   }
 
-  /** A block as tiers describe it; undefined: an item in it has been forgotten. */
-  recordOf(block: StoredBlock): BlockRecord | undefined {
-    const record = toRecord(block.tokens, this.names, block.from === 0 ? block.root.marks : undefined);
-    if (record === undefined || block.sums === undefined) return undefined;
-    const { key, from: position, sums, level } = block;
-    return {
-      key, parent: block.parent!.key, position, ...record, sums, bytes: this.bytesOf(block.tokens.length), level,
-    };
+  /** A block as tiers describe it, with a payload of these sums; undefined: an item in it has been forgotten. */
+  recordOf(block: StoredBlock, sums: Uint32Array): BlockRecord | undefined {
+    const { key, parent, from: position, tokens, level } = block;
+    const record = toRecord(tokens, this.names, position === 0 ? block.root.marks : undefined);
+    const bytes = this.bytesOf(tokens.length);
+    return record && { key, parent: parent!.key, position, ...record, sums: sums.slice(), bytes, level };
   }
 
   async #openAll(): Promise<void> {
@@ -411,7 +419,6 @@ export class TierSet {
       }
       const block = this.texts.add(above, key, text);
       if (position === 0) above.marks ??= marks;
-      block.sums ??= sums;
       const [before, levelAbove] = [block.level, above.level];
       const told = isLevel(level) ? level : 0;
       this.texts.raise(block, this.#options.lastingLevel(told));
@@ -424,10 +431,11 @@ export class TierSet {
   }
 
   async #spread(
-    block: StoredBlock, record: BlockRecord, { payload, release }: Fetched, wanting: readonly OpenTier[],
-    clears: number,
+    block: StoredBlock, { payload, sums, release }: Fetched, wanting: readonly OpenTier[], clears: number,
   ): Promise<void> {
     try {
+      const record = this.recordOf(block, sums);
+      if (record === undefined) return;
       await Promise.all(wanting.map((open) => open.put(block, record, payload, () => this.clears === clears)));
     } finally {
       release();

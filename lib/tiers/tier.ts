@@ -215,7 +215,10 @@ export interface Tier {
    * store did not take note of that.
    */
   remove(keys: readonly string[]): Promise<TierRemoval> | Promise<void>;
-  /** Memory in which a payload of so many bytes can be made for `put`, which then copies nothing; undefined: full. */
+  /**
+   * Memory in which a payload of so many bytes can be made for `put`, which then copies nothing; undefined: full. Once
+   * it was put it is the tier's own again: other tiers are given what `borrow` gives. Asked of tiers with `borrow`.
+   */
   lend?(bytes: number): Uint8Array | undefined;
   /** Takes back memory that was lent and not put. */
   giveBack?(payload: Uint8Array): void;
