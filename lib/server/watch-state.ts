@@ -60,8 +60,6 @@ export class WatchState {
   readonly #startMs: number;
   readonly #figures: WatchFigures;
   readonly #history = new WatchHistory();
-  /** Of the history alone: its seconds are not those at which pages look. */
-  readonly #historyFigures: WatchFigures;
   #timer: NodeJS.Timeout | undefined;
   #text = '';
   #textMs = -Infinity;
@@ -71,7 +69,6 @@ export class WatchState {
     this.#now = options.now ?? (() => performance.now());
     this.#startMs = this.#now();
     this.#figures = new WatchFigures(options.scheduler, this.#startMs);
-    this.#historyFigures = new WatchFigures(options.scheduler, this.#startMs);
   }
 
   /** Takes a point of the history each second, until `end`. The timer keeps no process alive. */
@@ -89,7 +86,7 @@ export class WatchState {
   takePoint(): void {
     const { scheduler } = this.#options;
     if (scheduler.cache.isClosed) this.end();
-    else this.#history.add(scheduler, this.#historyFigures.at(this.#now()));
+    else this.#history.add(scheduler, this.#figures.at(this.#now()));
   }
 
   /** The state as JSON. Throws KV_CLOSED when the cache is closed. */

@@ -6,9 +6,9 @@ import type { State } from './poll.js';
 
 /** Points of a chart, a second each. */
 const points = 120;
-const width = 320;
-const height = 132;
-const left = 46;
+const width = 280;
+const height = 124;
+const left = 50;
 const right = 6;
 const top = 8;
 const bottom = 20;

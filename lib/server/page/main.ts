@@ -29,8 +29,8 @@ function draw(state: State): void {
   tile('tile-requests', count(requests.running.length), `running, ${count(requests.waitingCount)} waiting`);
   tile('tile-speed', short(recent.tokensPerSecond), `tokens a second, ${short(recent.stepsPerSecond)} steps`);
   tile('tile-hits', percent(recent.hitRate ?? prefixes.recentHitRate), `of prompts cached, ${percent(prefixes.hitRate)} since the start`);
-  tile('tile-first', time(recent.firstToken.p50), `to the first token, p90 ${time(recent.firstToken.p90)}`);
-  tile('tile-between', time(recent.betweenTokens.p50), `between tokens, p90 ${time(recent.betweenTokens.p90)}`);
+  tile('tile-first', time(recent.firstToken.p50), `to the first token, p90\u00A0${time(recent.firstToken.p90)}`);
+  tile('tile-between', time(recent.betweenTokens.p50), `between tokens, p90\u00A0${time(recent.betweenTokens.p90)}`);
   tile('tile-memory', bytes((pages.running + pages.cached + pages.idle) * layout.pageBytes), `mapped of ${bytes(pool.budgetPages * layout.pageBytes)}`);
   tile('tile-answered', count(totals.completedRequests), `answered, ${count(totals.failedRequests)} failed, ${counted(totals.preemptions, 'preemption')}`);
   drawShared(map.draw(state), map, state);

@@ -160,12 +160,17 @@ export class AddressMap {
 
   #drawAxis(tokens: number, { cache: { layout } }: State): void {
     const axis = byId('axis');
-    const step = tokens / 4;
     if (layout.slots > maxWideStrips) {
       axis.replaceChildren(`each strip: tokens 0 … ${count(Math.round(tokens))}; slots without memory are left out`);
       return;
     }
-    axis.replaceChildren(...[0, 1, 2, 3, 4].map((at) => element('span', {}, at === 0 ? '0' : `${count(Math.round(at * step))}${at === 4 ? ' tokens' : ''}`)));
+    const step = tickStep(tokens, layout.tokensPerRow);
+    const ticks = Array.from({ length: Math.floor(tokens / step) + 1 }, (_, at) => at * step).filter((at) => at <= 0.75 * tokens);
+    axis.replaceChildren(...[...ticks, tokens].map((at) => {
+      const tick = element('span', {}, at === tokens ? `${count(Math.round(at))} tokens` : count(at));
+      tick.style.left = `${(100 * at / tokens).toFixed(2)}%`; // as an attribute the page's policy refuses it
+      return tick;
+    }));
   }
 
   /** Slots that share rows with the chosen one, and it; undefined: none is chosen, or it shares nothing. */
@@ -190,6 +195,14 @@ export class AddressMap {
       this.#colours.set(id, best);
     }
   }
+}
+
+/** Tokens from one number of the axis to the next: whole rows where they have whole tokens, and at most six of them. */
+function tickStep(tokens: number, tokensPerRow: number): number {
+  const unit = Number.isInteger(tokensPerRow) && tokensPerRow <= tokens ? tokensPerRow : 1;
+  let step = unit;
+  while (tokens / step > 6) step *= 2;
+  return step;
 }
 
 /** Tokens up to which slots have memory or will have, and a little more. */

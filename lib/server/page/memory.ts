@@ -103,6 +103,7 @@ export function drawQueue({ requests: { waiting, waitingCount, maxWaiting }, his
     }, drawn('title', {}, `request ${number}: ${counted(promptTokens, 'prompt token')}, waits ${(ageMs / 1e3).toFixed(1)} s`));
     return rect;
   });
+  byId('queue').toggleAttribute('hidden', waitingCount === 0);
   byId('queue').replaceChildren(...blocks);
   byId('queue-note').textContent = waitingCount === 0 ? `No request waits; ${count(maxWaiting)} may.` : `${counted(waitingCount, 'request')} of at most ${count(maxWaiting)} wait for a slot or for memory.`;
 }
