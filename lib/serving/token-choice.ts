@@ -8,7 +8,7 @@ import { describe } from '../base/phrases.js';
 import { BatchSampler, type ChosenToken } from './batch-sampler.js';
 import type { EngineAnswer, EngineCall } from './engine-answer.js';
 import type { Generation } from './generation.js';
-import { logProbabilityOf } from './plain-sampling.js';
+import { logProbabilityOf, mostLikely } from './plain-sampling.js';
 import { asError } from './scheduler-options.js';
 import type { Pass } from './step-passes.js';
 
@@ -125,6 +125,7 @@ export class TokenChoice {
   #sample(
     logits: Float32Array, { request, generatedTokens, arrival, sampledText }: Generation, call: EngineCall,
   ): ChosenToken {
+    if (Number.isNaN(logits[mostLikely(logits)])) throw notNumbers(call); // not what the function makes of them
     let token: unknown;
     try {
       token = request.sampler(logits, generatedTokens, sampledText);
@@ -137,7 +138,6 @@ export class TokenChoice {
       // Undefined: the engine, or the sampler, has transferred their memory.
       const logit = logits[token];
       if (logit === undefined) throw logitsError(call, 'its logits were gone before they were read');
-      if (Number.isNaN(logit)) throw notNumbers(call);
       const { logProbabilities: best } = request;
       return { token, logProbability: best === undefined ? undefined : logProbabilityOf(logits, token, best) };
     }

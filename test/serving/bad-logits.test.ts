@@ -95,6 +95,24 @@ for (const [name, answer] of Object.entries(schedulers)) {
   });
 }
 
+for (const [what, sampler] of [
+  ['chooses another token', (logits: Float32Array) => logits.findIndex((logit) => !Number.isNaN(logit))],
+  ['throws', () => { throw new Error('no probabilities'); }],
+] as const) {
+  test(`logits that are not numbers are seen before a sampler of a request's own ${what}`, async (t) => {
+    await withCache(t, options, async ({ cache }) => {
+      const engine = new SummingEngine();
+      engine.faults = 1;
+      const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 128 });
+      const error = await t.throwsAsync(scheduler.submit({ tokens: prompt(0), maxNewTokens: 2, sampler }).result, { code: 'KV_ENGINE_FAILED' });
+      t.regex(error.message, /not numbers/);
+      t.is(scheduler.totals.badLogits, 1);
+      t.is(cached(cache), 0);
+      await scheduler.close();
+    });
+  });
+}
+
 test('a request that is as bad without what it had found fails, and other text stays', async (t) => {
   await withCache(t, options, async ({ cache }) => {
     const engine = new SummingEngine();
