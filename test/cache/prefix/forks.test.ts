@@ -48,6 +48,22 @@ cacheTests('a fork at the end of a row copies nothing', {}, (t, bench) => {
   t.is(speaker.wrongTokens(fork, a) + speaker.wrongTokens(parent, b), 0);
 });
 
+cacheTests('a text whose last row a fork maps too goes on in a row of its own', { rows: 20, slots: 2 }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const parent = speaker.say(prompt);
+  const fork = parent.fork();
+  parent.release();
+  const longer = [...prompt, 1, 2, 3];
+  speaker.say(longer).release();
+  speaker.say(tokensOf(2, 10)).release(); // takes that slot, and rows that the fork maps stay cached
+  const other = speaker.goOn(fork, prompt, [4, 5, 6]); // in place, as it is the last that maps the row
+  t.is(speaker.wrongTokens(fork, other), 0);
+  const again = speaker.say(longer);
+  t.is(speaker.wrongTokens(again, longer), 0);
+  t.is(speaker.wrongTokens(fork, other), 0);
+  bench.cache.verify();
+});
+
 cacheTests('a beam: forks of forks, the losers released', { rows: 60, slots: 8 }, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   let beams = [{ sequence: speaker.say(prompt), text: prompt }];
