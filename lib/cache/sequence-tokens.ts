@@ -79,9 +79,10 @@ export class SequenceTokens {
   slotsIn(scope: TextScope): number[] {
     const slots: number[] = [];
     for (const [slot, known] of this.#bySlot.entries()) {
-      if (known !== undefined && scope.covers(this.#index.domainOf(known.path), known.buffer, known.count)) {
-        slots.push(slot);
-      }
+      if (known === undefined) continue;
+      const { path, buffer, count } = known;
+      const tokens = path.isTransfer ? count - 1 : count; // the last one makes it find all before it
+      if (scope.covers(this.#index.domainOf(path), buffer, tokens)) slots.push(slot);
     }
     return slots;
   }

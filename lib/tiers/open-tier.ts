@@ -9,10 +9,12 @@ import type { HostMemory } from './host-memory.js';
 import { Answers, LoadEstimate } from './load-estimate.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
 import {
-  type BlockAbsence, InstantCalls, readBorrowed, readGet, readPut, readRemoval, TierCalls, TierCounts,
+  type BlockAbsence, InstantCalls, readBorrowed, readGet, readPut, readRemoval, readTokensGet, TierCalls, TierCounts,
 } from './tier-calls.js';
 import { type BlockWorth, TierContents } from './tier-contents.js';
-import type { BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut } from './tier.js';
+import type {
+  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut, TierTokens, TierTokensGet,
+} from './tier.js';
 
 /** A payload that can be loaded, until `release`. */
 export interface Fetched {
@@ -62,8 +64,14 @@ export class OpenTier {
   readonly #texts: StoredTexts;
   readonly #stripes: number;
   readonly #report: (error: unknown) => void;
-  /** Puts that are not over. */
-  readonly #underWay = new Map<Promise<boolean>, StoredBlock>();
+  /** Puts that are not over, each of a block, and whether that may still be found. */
+  readonly #underWay = new Map<Promise<boolean>, { readonly block: StoredBlock; readonly isWanted: () => boolean }>();
+  /** Blocks that came when they were not wanted any more, and of whose removal the store took no note. */
+  readonly #unremoved = new WeakSet<StoredBlock>();
+  /** Keys of each removal that is under way. */
+  readonly #leaving = new Set<ReadonlySet<string>>();
+  /** For each question of `find` that is under way the same, and those of removals that began since. */
+  readonly #finding = new Set<ReadonlySet<string>[]>();
   /** By block, the sums that it was stored with here. */
   readonly #sums = new WeakMap<StoredBlock, Uint32Array>();
 
@@ -95,8 +103,9 @@ export class OpenTier {
    * has passed.
    */
   async put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<boolean> {
-    const over = this.#put(block, record, payload, () => isWanted() && !block.isDropped);
-    this.#underWay.set(over, block);
+    const isStillWanted = (): boolean => isWanted() && !block.isDropped;
+    const over = this.#put(block, record, payload, isStillWanted);
+    this.#underWay.set(over, { block, isWanted: isStillWanted });
     try {
       return await over;
     } finally {
@@ -122,8 +131,9 @@ export class OpenTier {
       const isWithinBound = contents.tenantExcess(block, 0) === 0; // what others bring next to it makes room for itself
       await this.#drop(evicted);
       if (!isWanted()) return false;
-      if (!isWithinBound || !contents.takes(block, record.bytes)) {
-        this.#refused(block, 'full');
+      const isFull = !isWithinBound || !contents.takes(block, record.bytes);
+      if (isFull || this.#isLeaving(block.key, this.#leaving)) { // what is leaving would be taken for what comes
+        this.#refused(block, isFull ? 'full' : 'busy');
         return false;
       }
       const beganMs = performance.now();
@@ -137,7 +147,7 @@ export class OpenTier {
       isPut = put.isStored;
       if (!this.#isOpen) return isPut; // what it answers is of no use any more
       if (put.isStored && !isWanted()) {
-        await this.#remove([block]);
+        if (!await this.#remove([block.key])) this.#unremoved.add(block);
       } else if (put.isStored) {
         this.add(block, record.bytes, record.sums);
         counts.stored(record.bytes, performance.now() - beganMs);
@@ -209,21 +219,25 @@ export class OpenTier {
    */
   async find(keys: readonly string[], signal: AbortSignal): Promise<number | undefined> {
     const either = new EitherSignal(this.#ending.signal, signal);
+    const leaving = [...this.#leaving];
+    this.#finding.add(leaving);
     try {
       const found: number | null | undefined = await this.tier.find?.(keys, either.signal);
       if (found === undefined || found === null) {
         this.isSilent ||= !signal.aborted; // who asked may have taken the question back
         return undefined;
       }
-      const count = Math.max(0, Math.min(keys.length, Math.floor(found) || 0));
       this.isSilent = false;
-      return count;
+      const stays = keys.slice(0, Math.max(0, Math.floor(found) || 0));
+      const gone = stays.findIndex((key) => this.#isLeaving(key, leaving));
+      return gone < 0 ? stays.length : gone;
     } catch (error) { // a tier of the user's that throws
       this.#report(error);
       this.isSilent = true;
       return undefined;
     } finally {
       either.forget();
+      this.#finding.delete(leaving);
     }
   }
 
@@ -235,7 +249,7 @@ export class OpenTier {
   /** Drops blocks, which are found there no more. */
   forget(blocks: readonly StoredBlock[]): void {
     for (const block of blocks) this.contents.remove(block);
-    this.#remove(blocks).catch(this.#report);
+    void this.#remove(blocks.map(({ key }) => key));
   }
 
   /**
@@ -247,21 +261,12 @@ export class OpenTier {
     const known = blocks.filter((block) => this.contents.has(block));
     for (const block of known) this.contents.remove(block);
     const dropped = new Set(blocks);
-    const coming = [...this.#underWay].filter(([, block]) => dropped.has(block)).map(([over]) => over);
+    const coming = [...this.#underWay].filter(([, { block }]) => dropped.has(block)).map(([over]) => over);
     const gone = [...new Set([...(this.tier.find === undefined ? known : blocks).map(({ key }) => key), ...keys])];
     if (gone.length === 0 && coming.length === 0) return this.state !== 'failed';
     if (!this.#isOpen) return false;
-    try {
-      const [removal] = await Promise.all([
-        gone.length === 0 ? undefined : this.calls.track<unknown>(this.tier.remove(gone)), ...coming,
-      ]);
-      const { isRemoved, error } = readRemoval(removal);
-      if (error !== undefined) this.#report(error);
-      return isRemoved;
-    } catch (error) { // a tier of the user's that throws
-      this.#report(error);
-      return false;
-    }
+    const [isRemoved] = await Promise.all([this.#remove(gone), ...coming]);
+    return isRemoved && !blocks.some((block) => this.#unremoved.has(block));
   }
 
   /** Drops all that it has, and what is on its way there; a store that others share keeps what it has. */
@@ -343,11 +348,32 @@ export class OpenTier {
       return { payload, sums: got.sums, from: this, release: () => { scratch.give(payload); } };
     }
     scratch.give(payload);
-    counts.missed(got.reason);
-    if (got.error !== undefined) this.#report(got.error);
-    if (got.reason === 'absent') this.#lose(block, 'lost');
-    if (got.reason === 'corrupt') this.#lose(block, 'corrupt');
+    this.#missed(block, got);
     return { reason: got.reason };
+  }
+
+  /** Rows of tokens of the block, which the tier checks. */
+  async getTokens(
+    block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal,
+  ): Promise<TierTokensGet> {
+    this.contents.beginReading(block);
+    let got: TierTokensGet;
+    try {
+      got = readTokensGet(await this.tier.getTokens!(block.key, parts, into, signal), this.tier.name);
+    } catch (error) { // a tier of the user's that throws
+      got = { isFound: false, reason: 'failed', error, readBytes: 0, chunks: 0 };
+    } finally {
+      this.contents.endReading(block);
+    }
+    if (!got.isFound) this.#missed(block, got);
+    return got;
+  }
+
+  #missed(block: StoredBlock, { reason, error }: { readonly reason: GetMiss; readonly error?: unknown }): void {
+    this.counts.missed(reason);
+    if (error !== undefined) this.#report(error);
+    if (reason === 'absent') this.#lose(block, 'lost');
+    if (reason === 'corrupt') this.damaged(block);
   }
 
   /**
@@ -363,7 +389,7 @@ export class OpenTier {
   async #drop(evicted: readonly StoredBlock[]): Promise<void> {
     this.counts.evicted += evicted.length;
     for (const { key } of evicted) this.absences.set(key, 'evicted');
-    await this.#remove(evicted);
+    await this.#remove(evicted.map(({ key }) => key));
   }
 
   #refused(block: StoredBlock, reason: PutRefusal): void {
@@ -376,8 +402,29 @@ export class OpenTier {
     this.forget([block]);
   }
 
-  async #remove(blocks: readonly StoredBlock[]): Promise<void> {
-    if (blocks.length > 0) await this.calls.track<unknown>(this.tier.remove(blocks.map(({ key }) => key)));
+  /** Does not reject. False: its store has not taken note of that. */
+  async #remove(keys: readonly string[]): Promise<boolean> {
+    if (keys.length === 0) return true;
+    const leaving = new Set(keys);
+    this.#leaving.add(leaving);
+    for (const finding of this.#finding) finding.push(leaving);
+    try {
+      const { isRemoved, error } = readRemoval(await this.calls.track<unknown>(this.tier.remove(keys)));
+      if (error !== undefined) this.#report(error);
+      return isRemoved;
+    } catch (error) { // a tier of the user's that throws
+      this.#report(error);
+      return false;
+    } finally {
+      this.#leaving.delete(leaving);
+    }
+  }
+
+  /** Whether the block of this key is being removed, or is on its way still though it is not wanted any more. */
+  #isLeaving(key: string, removals: Iterable<ReadonlySet<string>>): boolean {
+    for (const keys of removals) if (keys.has(key)) return true;
+    for (const { block, isWanted } of this.#underWay.values()) if (block.key === key && !isWanted()) return true;
+    return false;
   }
 }
 

@@ -226,16 +226,20 @@ export class TierSet {
   async fetch(block: StoredBlock, signal: AbortSignal | undefined): Promise<Fetched | Missed> {
     let missed: Missed = { reason: 'absent' };
     const tried = new Set<OpenTier>();
-    const bytes = this.bytesOf(block.tokens.length);
     for (;;) {
       const open = this.sourceOf(block, tried);
       if (open === undefined) return missed;
       tried.add(open);
-      const got = await open.fetch(block, bytes, this.#scratch, signal);
+      const got = await this.fetchFrom(open, block, signal);
       if (!('reason' in got)) return got;
       missed = got;
       if (signal?.aborted === true) return missed;
     }
+  }
+
+  /** The block's payload from this tier. */
+  fetchFrom(open: OpenTier, block: StoredBlock, signal: AbortSignal | undefined): Promise<Fetched | Missed> {
+    return open.fetch(block, this.bytesOf(block.tokens.length), this.#scratch, signal);
   }
 
   /**
@@ -380,22 +384,28 @@ export class TierSet {
   async #openOne(open: OpenTier): Promise<void> {
     const { namespace, stripeTokenBytes } = this.#options;
     const { clears } = this;
-    const found: BlockRecord[] = [];
+    const found = new Map<string, BlockRecord>();
     await open.calls.track(open.tier.open({
       namespace, stripeTokenBytes, blockTokens: this.keys.blockTokens,
       found: (record) => {
-        found.push({
+        found.set(record.key, {
           ...record, tokens: record.tokens.slice(), notes: record.notes.slice(), sums: record.sums.slice(),
         });
       },
       lost: (keys) => {
-        for (const key of keys) open.lose(key);
+        for (const key of keys) {
+          found.delete(key);
+          open.lose(key);
+        }
       },
     }));
+    if (!this.#isClosed) checkHoldsBlock(open, this.bytesOf(this.keys.blockTokens), this.keys.blockTokens);
+    if (this.clears !== clears) {
+      await open.calls.track<unknown>(open.tier.remove([...found.keys()]));
+      found.clear();
+    }
     if (this.#isClosed) return;
-    checkHoldsBlock(open, this.bytesOf(this.keys.blockTokens), this.keys.blockTokens);
-    if (this.clears === clears) this.#adopt(open, found);
-    else await open.calls.track<unknown>(open.tier.remove(found.map(({ key }) => key)));
+    this.#adopt(open, [...found.values()]);
     open.state = 'open';
     await Promise.all(this.#droppedWhileOpening.map((scope) => { // what was stored anew meanwhile goes with it
       const blocks = this.#take(scope);
@@ -405,7 +415,7 @@ export class TierSet {
 
   /**
    * Takes over what a tier has from before: a text's start before what goes on there. What nothing leads to is of no
-   * use.
+   * use, nor what has another text than its key names.
    */
   #adopt(open: OpenTier, found: BlockRecord[]): void {
     const useless: string[] = [];
@@ -413,7 +423,8 @@ export class TierSet {
     for (const { key, parent, position, tokens, notes, sums, bytes, level = 0 } of found) {
       const { text, marks } = fromRecord(tokens, notes, this.names) ?? { text: undefined, marks: undefined };
       const above = position === 0 ? this.texts.root(parent) : this.texts.find(parent);
-      if (text === undefined || above?.to !== position || bytes !== this.bytesOf(tokens.length)) {
+      if (text === undefined || above?.to !== position || bytes !== this.bytesOf(tokens.length)
+        || this.keys.key(parent, text, 0, text.length, this.names) !== key) {
         useless.push(key);
         continue;
       }

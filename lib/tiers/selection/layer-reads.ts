@@ -9,11 +9,10 @@ import { createError } from '../../base/errors.js';
 import { isDetached, isInt32Array, lengthOf } from '../../base/typed-arrays.js';
 import type { SelectionCounts } from '../../cache/sequence.js';
 import { CheckedStripes } from '../checked-stripes.js';
-import type { OpenTier } from '../open-tier.js';
+import type { Missed, OpenTier } from '../open-tier.js';
 import type { StoredBlock } from '../stored-texts.js';
-import { readTokensGet } from '../tier-calls.js';
 import type { TierSet } from '../tier-set.js';
-import type { GetMiss, TierTokens } from '../tier.js';
+import type { TierTokens } from '../tier.js';
 import type { Probe } from './probes.js';
 import type { ReadSelection } from './selected-text.js';
 import { countAt } from './selectors.js';
@@ -256,8 +255,8 @@ export class BlockRows {
   readonly #blocks: readonly StoredBlock[];
   readonly #stripeTokenBytes: readonly number[];
   readonly #totals: SelectionTotals;
-  /** Blocks that were read whole. */
-  readonly #whole = new Map<StoredBlock, Promise<CheckedStripes>>();
+  /** Blocks that were read whole, each from the tier that it is in. */
+  readonly #whole = new Map<StoredBlock, Promise<CheckedStripes | Missed>>();
 
   constructor(
     tiers: TierSet, blocks: readonly StoredBlock[], stripeTokenBytes: readonly number[], totals: SelectionTotals,
@@ -323,56 +322,43 @@ export class BlockRows {
   async #readBlock(
     block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal,
   ): Promise<void> {
-    let reason: GetMiss | 'no-memory' = 'absent';
+    let reason: Missed['reason'] = 'absent';
     for (const open of this.#tiers.all) {
       if (!open.has(block)) continue;
       if (signal.aborted) throw lost('timeout');
-      const missed = open.tier.getTokens === undefined ? await this.#readWhole(open, block, parts, into, signal)
-        : await this.#readTokens(open, block, parts, into, signal);
-      if (missed === undefined) return;
-      reason = missed;
+      if (open.tier.getTokens === undefined) {
+        const missed = await this.#readWhole(open, block, parts, into, signal);
+        if (missed === undefined) return;
+        reason = missed;
+        continue;
+      }
+      const got = await open.getTokens(block, parts, into, signal);
+      this.#totals.add({ readBytes: got.readBytes, chunks: got.chunks });
+      if (got.isFound) return;
+      reason = got.reason;
     }
     throw lost(signal.aborted ? 'timeout' : reason);
   }
 
   /** Returns why there are none; undefined: they are in `into`. */
-  async #readTokens(
-    open: OpenTier, block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal,
-  ): Promise<GetMiss | undefined> {
-    open.contents.beginReading(block);
-    try {
-      const got = readTokensGet(await open.tier.getTokens!(block.key, parts, into, signal), open.tier.name);
-      this.#totals.add({ readBytes: got.readBytes, chunks: got.chunks });
-      if (got.isFound) return undefined;
-      open.counts.missed(got.reason);
-      if (got.reason === 'absent') open.lose(block.key);
-      if (got.reason === 'corrupt') open.damaged(block);
-      return got.reason;
-    } catch { // a tier of the user's that throws
-      open.counts.missed('failed');
-      return 'failed';
-    } finally {
-      open.contents.endReading(block);
-    }
-  }
-
   async #readWhole(
     open: OpenTier, block: StoredBlock, parts: readonly TierTokens[], into: Uint8Array, signal: AbortSignal,
-  ): Promise<GetMiss | undefined> {
-    let reading = this.#whole.get(block);
-    if (reading === undefined) {
-      reading = this.#fetchWhole(block, signal);
-      this.#whole.set(block, reading);
+  ): Promise<Missed['reason'] | undefined> {
+    const reading = this.#whole.get(block) ?? this.#fetchWhole(open, block, signal);
+    this.#whole.set(block, reading);
+    const read = await reading;
+    const missed = 'reason' in read ? read : read.copyTokens(parts, into);
+    if (!('reason' in missed)) return undefined;
+    if (this.#whole.get(block) === reading) { // the first that sees it
+      this.#whole.delete(block);
+      if (missed !== read && missed.reason === 'corrupt') open.damaged(block);
     }
-    const got = (await reading).copyTokens(parts, into);
-    if (got.isFound) return undefined;
-    if (got.reason === 'corrupt') open.damaged(block);
-    return got.reason;
+    return missed.reason;
   }
 
-  async #fetchWhole(block: StoredBlock, signal: AbortSignal): Promise<CheckedStripes> {
-    const fetched = await this.#tiers.fetch(block, signal);
-    if ('reason' in fetched) throw lost(fetched.reason);
+  async #fetchWhole(open: OpenTier, block: StoredBlock, signal: AbortSignal): Promise<CheckedStripes | Missed> {
+    const fetched = await this.#tiers.fetchFrom(open, block, signal);
+    if ('reason' in fetched) return fetched;
     try {
       const payload = memoryOf(fetched.payload.length);
       payload.set(fetched.payload);
@@ -388,7 +374,7 @@ function memoryOf(bytes: number): Uint8Array {
   return new Uint8Array(new SharedArrayBuffer(bytes));
 }
 
-function lost(reason: GetMiss | 'no-memory'): Error {
+function lost(reason: Missed['reason']): Error {
   return createError('KV_SELECTION_LOST', { reason });
 }
 

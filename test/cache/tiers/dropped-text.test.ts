@@ -80,6 +80,24 @@ test('what is on its way to a tier is not there when the drop is over', async (t
   t.is(slow.blocks.size, 4, 'the other text is stored');
 });
 
+test('text that is on its way to a tier is dropped with a longer one that begins with it', async (t) => {
+  const slow = new GatedTier('slow');
+  slow.isOpen = true;
+  const bench = benchOf(t, [slow]);
+  const { prefixes } = bench.cache;
+  await prefixes.tiers!.ready();
+  slow.isOpen = false;
+  serve(bench, one, 3);
+  while (slow.waiting.length === 0) await turn();
+  const dropping = prefixes.drop({ tokens: textOf(200) });
+  t.is(prefixes.lookup({ tokens: textOf(200) }).cachedTokens, 0);
+  slow.release();
+  t.deepEqual((await dropping).unreachedTiers, []);
+  t.is(slow.blocks.size, 0);
+  t.is(serve(bench, textOf(200), 4).wrong, 0);
+  await close(bench);
+});
+
 test('text that waits to be stored is not', async (t) => {
   const mine = new PlainTier('mine');
   const bench = benchOf(t, [mine]);

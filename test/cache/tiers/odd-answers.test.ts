@@ -136,3 +136,22 @@ test('a put that is answered by nothing has failed', async (t) => {
   t.deepEqual(bench.cache.prefixes.tiers!.metrics().tiers[0]!.refusals, { full: 0, busy: 0, failed: 40 });
   await close(bench);
 });
+
+test('a block is not taken for the text that a tier names with it, where its key names another', async (t) => {
+  const tier = new PlainTier('mine');
+  const first = benchOf(t, [tier]);
+  for (const key of [3, 4]) serve(first, textOf(16, key), key);
+  await close(first);
+  const [one, other] = [...tier.blocks.values()];
+  const mixed = new PlainTier('mine');
+  for (const [{ record, payload }, { record: { tokens } }] of [[one!, other!], [other!, one!]] as const) {
+    mixed.blocks.set(record.key, { record: { ...record, tokens }, payload });
+  }
+  const bench = benchOf(t, [mixed]);
+  await bench.cache.prefixes.tiers!.ready();
+  for (const key of [3, 4]) {
+    t.like(await bench.cache.prefixes.promote({ tokens: textOf(16, key) }), { cachedTokens: 0 });
+    t.is(serve(bench, textOf(16, key), key).wrong, 0);
+  }
+  await close(bench);
+});
