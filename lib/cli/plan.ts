@@ -5,6 +5,7 @@ import { Command, Option } from 'commander';
 
 import { formatBytes, formatCount, formatNumber, printable, printableJson } from '../base/format.js';
 import { layoutKinds, type LayoutOptions, type LayoutReason } from '../index.js';
+import { choosePageBytes } from '../layout/layout.js';
 import { countFrom, sizeFlag } from './flag-values.js';
 import {
   flattenPlan, planAuto, planMemory, usualAddressBytes, type AutoPlan, type ConstantSetPlan, type MemoryPlan,
@@ -22,8 +23,14 @@ interface PlanFlags extends ModelFlags, LayoutFlags, PlanQuestion {
   readonly json?: boolean;
 }
 
-/** The page of a GPU with a stock driver. */
+/** The page of both drivers. */
 const defaultPageBytes = 2 ** 21;
+
+/** Page sizes of the drivers, a GPU's by a stock one. */
+const pagesOf = {
+  cuda: { info: { granularityBytes: defaultPageBytes, defaultPageBytes } },
+  host: { info: { granularityBytes: 2 ** 16, defaultPageBytes } },
+};
 
 /** Page sizes that `--compare` shows besides the one of the flags. */
 const comparedPageBytes = [2 ** 16, 2 ** 18, defaultPageBytes];
@@ -34,7 +41,7 @@ export function planCommand(): Command {
   const command = new Command('plan').description("how much address space and memory a model's KV cache takes");
   addModelOptions(command);
   return addLayoutOptions(command, {
-    pageBytes: '2 MiB', maxTokens: "the model's own limit, else 8,192",
+    pageBytes: '2 MiB; with --driver host less where --layout auto needs it', maxTokens: "the model's own limit, else 8,192",
   })
     .addOption(new Option('--driver <kind>', 'where kernels read: cuda a GPU, host the CPU; `--layout auto` depends on it')
       .choices(['cuda', 'host']).default('cuda'))
@@ -53,14 +60,16 @@ export function planCommand(): Command {
 function plan(flags: PlanFlags): string {
   const selected = selectModel(flags);
   const { model, maxTokens } = selected;
-  const { layout, slots, driver: driverKind, pageBytes = defaultPageBytes } = flags;
-  const options: LayoutOptions = { model, layout, slots, maxTokens, pageBytes, driverKind };
+  const { layout, slots, driver: driverKind, memoryBytes: memoryBudgetBytes } = flags;
+  const size = { model, layout, slots, maxTokens, driverKind };
+  const pageBytes = flags.pageBytes ?? choosePageBytes({ ...size, memoryBudgetBytes }, pagesOf[driverKind]);
+  const options: LayoutOptions = { ...size, pageBytes };
   const answer = planMemory(options, flags);
   const compared = flags.compare ? comparePlans(options, flags) : undefined;
   const auto = planAuto(options, flags);
   if (flags.json) return printableJson(toJson(selected, answer, auto, compared));
   const table = compared === undefined ? factsTable(facts(answer)) : comparisonTable(answer, compared);
-  const choice = auto === undefined ? [] : [...compared === undefined ? [rowsTable(auto, answer)] : [], autoText(auto, answer)];
+  const choice = auto === undefined ? [] : [...compared === undefined ? [rowsTable(auto, answer)] : [], autoText(auto, answer, flags)];
   const sets = answer.sets.length + answer.constantSets.length > 1 || answer.sets[0]!.kind !== 'full' ? [setsTable(answer)] : [];
   return [heading(selected), ...sets, table, choice.join('\n')].filter((text) => text !== '').join('\n\n');
 }
@@ -129,7 +138,9 @@ function rowsTable({ rows }: AutoPlan, { slots }: MemoryPlan): string {
 }
 
 /** Which layout `--layout auto` is, and why. */
-function autoText({ layout, layoutReason, mostTokens, driverKind }: AutoPlan, { memory }: MemoryPlan): string {
+function autoText(
+  { layout, layoutReason, mostTokens, driverKind }: AutoPlan, { memory, pageBytes }: MemoryPlan, flags: PlanFlags,
+): string {
   const tokens = formatCount('token', mostTokens);
   const isHost = driverKind === 'host';
   const budget = memory === undefined || !isHost ? '' : `a quarter of ${formatBytes(memory.memoryBytes)}`;
@@ -139,7 +150,9 @@ function autoText({ layout, layoutReason, mostTokens, driverKind }: AutoPlan, { 
     'smallest': budget === '' ? `as rows of both have more than ${tokens}`
       : `as neither has rows of at most ${tokens} of which the first take at most ${budget}`,
   };
-  return `auto on a ${isHost ? 'CPU' : 'GPU'}: ${layout}, ${reasons[layoutReason]}`;
+  const pages = flags.pageBytes !== undefined || pageBytes === defaultPageBytes ? ''
+    : `; pages of ${formatBytes(pageBytes)}, as in ${formatBytes(defaultPageBytes)} no layout has rows short and small enough`;
+  return `auto on a ${isHost ? 'CPU' : 'GPU'}: ${layout}, ${reasons[layoutReason]}${pages}`;
 }
 
 function facts(answer: MemoryPlan): TableRow[] {

@@ -77,8 +77,8 @@ export function describeServe(command: Command): Command {
     .option('--memory-bytes <size>', 'memory for K and V', sizeFlag, 2 ** 30)
     .option(
       '--page-bytes <size>',
-      "bytes of a physical page (default: the driver's, 2 MiB; on the CPU 64 KiB where `--layout auto` finds no rows " +
-        'short and small enough in those)', pageSizeFlag,
+      "bytes of a physical page (default: the driver's, 2 MiB; on the CPU less, from 64 KiB, where `--layout auto` " +
+        'finds no rows short and small enough in those)', pageSizeFlag,
     )
     .addOption(new Option('--weights <kind>', 'mapped: shared with other processes; copied; int8: made while loading, for the CPU; half the bytes, and answers change a little')
       .choices(['mapped', 'copied', 'int8']).default('mapped'))

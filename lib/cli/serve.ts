@@ -8,9 +8,7 @@ import { Command } from 'commander';
 
 import { createError } from '../base/errors.js';
 import { formatBytes, formatCount, formatNumber, printable } from '../base/format.js';
-import {
-  computeLayout, Driver, KvCache, OnlineScheduler, type DriverChoice, type Engine, type LayoutOptions, type ModelShape,
-} from '../index.js';
+import { KvCache, OnlineScheduler, type DriverChoice, type Engine, type ModelShape } from '../index.js';
 import { BackgroundTokenizer, LlamaEngine, LlamaModel, LlamaTokenizer, type CopiedFile, type CopyReason } from '../llama/index.js';
 import { OnnxDecoder, readModelFolder } from '../onnx/index.js';
 import { ModelServer, sessionPolicy } from '../server/index.js';
@@ -55,13 +53,9 @@ async function serve(flags: ServeFlags): Promise<void> {
   await using tokenizer = new BackgroundTokenizer({ tokenizer: new LlamaTokenizer(files.folder) });
   await using model = await (flags.onnx === undefined ? loadLlama(files.folder, flags) : openOnnx(flags.onnx, flags));
   const tiers = tiersOf(flags);
-  using driver = Driver.open(model.driver);
-  const size: Omit<LayoutOptions, 'pageBytes'> = {
-    model: model.shape, slots: flags.slots, maxTokens: flags.maxTokens ?? Math.min(model.maxTokens, mostTokens),
-    memoryBudgetBytes: flags.memoryBytes, layout: flags.layout,
-  };
   await using cache = new KvCache({ // its end stores what tiers were not offered yet
-    ...size, memoryBudgetBytes: flags.memoryBytes, driver, pageBytes: flags.pageBytes ?? pageBytesOn(driver, size),
+    model: model.shape, slots: flags.slots, maxTokens: flags.maxTokens ?? Math.min(model.maxTokens, mostTokens),
+    memoryBudgetBytes: flags.memoryBytes, layout: flags.layout, driver: model.driver, pageBytes: flags.pageBytes,
     prefixCache: { policy: sessionPolicy(), tiers, modelId: flags.modelId },
   });
   await cache.prefixes.tiers?.ready();
@@ -88,7 +82,7 @@ async function serve(flags: ServeFlags): Promise<void> {
     };
     for (const signal of signals) process.on(signal, end);
   });
-  const url = await server.listen({ host: flags.host, port: flags.port });
+  const url = await server.listen({ host: flags.host, port: flags.port }).catch((error: unknown) => { throw listenError(error, flags); });
   for (const { path: file, reason } of model.copiedFiles) {
     process.stderr.write(`${printable(file)} is copied, not shared with other processes: ${copyReasons[reason]}.\n`);
   }
@@ -154,19 +148,18 @@ async function openOnnx(given: string, flags: ServeFlags): Promise<ServedModel> 
   };
 }
 
-/** Small pages for a small model on the CPU, where no layout has rows short and small enough in the driver's. */
-const smallPageBytes = 2 ** 16;
-
-/** Bytes of a page where no flag says them. */
-function pageBytesOn({ kind, info }: Driver, size: Omit<LayoutOptions, 'pageBytes'>): number {
-  const { layoutReason } = computeLayout({ ...size, pageBytes: info.defaultPageBytes }).sets[0]!;
-  const isSmall = kind === 'host' && size.layout === 'auto' && layoutReason === 'smallest';
-  return isSmall ? Math.max(smallPageBytes, info.granularityBytes) : info.defaultPageBytes;
-}
-
 /** Tokens that a sequence can have: those that it has addresses for, as far as there is memory for them. */
 function longestText({ layout, pool }: KvCache): number {
   return Math.min(layout.maxTokens, layout.tokensIn(Math.floor(pool.counts().budgetPages / layout.pagesPerRow)));
+}
+
+/** The error of a port that another process has, or that this one may not open, in words of the flags; else the error itself. */
+function listenError(error: unknown, { host, port }: ServeFlags): unknown {
+  const { code } = error as NodeJS.ErrnoException;
+  const problem = code === 'EADDRINUSE' ? 'another process listens there' : code === 'EACCES' ? 'this process may not' : undefined;
+  if (problem === undefined) return error;
+  const message = `Cannot listen at ${host}, port ${port}: ${problem}. Give \`--port\` another; with 0 it takes any that is free.`;
+  return Object.assign(new Error(message, { cause: error }), { code });
 }
 
 function report(error: unknown): void {

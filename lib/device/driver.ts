@@ -93,11 +93,15 @@ export class Driver {
   readonly #work = new Map<bigint, StreamWork>();
   #isClosed = false;
 
+  /** Whether it asks for huge pages. @internal */
+  readonly hasHugePages: boolean;
+
   /** @internal Use `Driver.open`. */
-  constructor(nativeDriver: NativeDriver) {
+  constructor(nativeDriver: NativeDriver, hasHugePages = false) {
     if (!native().isDriver(nativeDriver)) throw notConstructible('Driver', 'Driver.open');
     this.#native = nativeDriver;
     this.info = Object.freeze(nativeDriver.info());
+    this.hasHugePages = hasHugePages;
   }
 
   /**
@@ -107,7 +111,8 @@ export class Driver {
   static open(kind: DriverChoice, options: DriverOptions = {}): Driver {
     oneOf(driverChoices)(kind, { owner: 'Driver.open', option: 'kind' });
     const { device, libraryPath, ...host } = readOptions('Driver.open', options, spec);
-    const openHost = (): Driver => checkedMappingLimit(new Driver(native().openHostDriver(host)), host.mappingLimit);
+    const openHost = (): Driver =>
+      checkedMappingLimit(new Driver(native().openHostDriver(host), host.hugePages), host.mappingLimit);
     const openCuda = (): Driver => new Driver(native().openCudaDriver(device, libraryPath));
     if (kind === 'host') return openHost();
     if (kind === 'cuda') return openCuda();

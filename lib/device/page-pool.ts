@@ -67,8 +67,11 @@ export class PagePool {
   #isAboveBudget = false;
   #isClosed = false;
 
-  /** Opens a pool, which creates no page yet. Throws KV_INVALID_OPTION, and what `Driver.open` throws. */
-  constructor(options: PagePoolOptions) {
+  /**
+   * Opens a pool, which creates no page yet. Throws KV_INVALID_OPTION, and what `Driver.open` throws.
+   * `choosePageBytes` is for a cache's own pool: bytes of a page where no option says them.
+   */
+  constructor(options: PagePoolOptions, choosePageBytes?: (driver: Driver) => number) {
     const given = readOptions('PagePool', options, {
       memoryBudgetBytes: integer({ min: 1 }), driver: driverField, pageBytes: pageBytesField,
       headroomBytes: optional(integer()),
@@ -79,7 +82,7 @@ export class PagePool {
     this.#ownsDriver = isOwn;
     try {
       const { granularityBytes, defaultPageBytes } = driver.info;
-      const pageBytes = given.pageBytes ?? defaultPageBytes;
+      const pageBytes = given.pageBytes ?? choosePageBytes?.(driver) ?? defaultPageBytes;
       integer({
         min: granularityBytes, multipleOf: granularityBytes,
         hint: () => `The ${driver.kind} driver's granularity is ${formatNumber(granularityBytes)} bytes; leave ` +

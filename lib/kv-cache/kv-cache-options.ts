@@ -8,7 +8,7 @@ import {
 import { ahead, type GrowthPolicy, onDemand } from '../cache/steps.js';
 import { Driver, type DriverChoice, driverField } from '../device/driver.js';
 import { PagePool } from '../device/page-pool.js';
-import { layoutChoices, type LayoutKind } from '../layout/layout.js';
+import { choosePageBytes, layoutChoices, type LayoutKind, type LayoutOptions } from '../layout/layout.js';
 import type { ModelShape } from '../layout/model-shape.js';
 import { adaptive, evictionPolicies, type EvictionPolicyFactory } from '../prefix/index.js';
 import { sideTensorsField, type SideTensorShapes } from '../side/open-side-tensors.js';
@@ -158,7 +158,8 @@ export interface KvCacheOptions {
   /** Pages shared with other caches, with a budget of at least one row; its driver and page size count. */
   readonly pool?: PagePool | undefined;
   /**
-   * Bytes of a page, a multiple of the driver's granularity. Default: the driver's, 2 MiB. Not together with `pool`.
+   * Bytes of a page, a multiple of the driver's granularity. Default: the driver's, 2 MiB; on host 64 KiB or a little
+   * more where `layout: 'auto'` finds no rows short and small enough in those. Not together with `pool`.
    */
   readonly pageBytes?: number | undefined;
   /** Device memory that new pages leave free: see PagePool. Not together with `pool`. */
@@ -291,16 +292,20 @@ export function readKvCacheOptions(options: KvCacheOptions) {
 
 export type ReadKvCacheOptions = ReturnType<typeof readKvCacheOptions>;
 
-/** The pool that was given, or a new one of the cache's own. */
+/** The pool that was given, or a new one of the cache's own, with pages for tensors of this size. */
 export function openPool(
-  { pool, memoryBudgetBytes, driver, pageBytes, headroomBytes, readyBytes }: ReadKvCacheOptions,
+  { pool: given, memoryBudgetBytes, driver, pageBytes, headroomBytes, readyBytes }: ReadKvCacheOptions,
+  size: Omit<LayoutOptions, 'pageBytes'>,
 ): { pool: PagePool; isOwn: boolean } {
-  if (pool !== undefined) return { pool, isOwn: false };
+  if (given !== undefined) return { pool: given, isOwn: false };
   if (memoryBudgetBytes === undefined) {
     throw createError('KV_INVALID_OPTION', {
       reason: 'type', owner: 'KvCache', option: 'memoryBudgetBytes', expected: 'an integer, at least 1',
       received: undefined, hint: 'Give the cache a budget of its own, or a `pool`.',
     });
   }
-  return { pool: new PagePool({ memoryBudgetBytes, driver, pageBytes, headroomBytes, readyBytes }), isOwn: true };
+  const pages = (opened: Driver): number =>
+    choosePageBytes({ ...size, memoryBudgetBytes, driverKind: opened.kind }, opened);
+  const pool = { memoryBudgetBytes, driver, pageBytes, headroomBytes, readyBytes };
+  return { pool: new PagePool(pool, pages), isOwn: true };
 }

@@ -66,13 +66,13 @@ export interface CacheParts extends SequenceOwner {
 
 /** `cache`: for events and warnings. Throws KV_OUT_OF_ADDRESS_SPACE, KV_INVALID_OPTION and what the driver throws. */
 export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
-  const { pool, isOwn } = openPool(read);
+  const model = readModelShape(read.model);
+  const size = { model, layout: read.layout, slots: read.slots + slotsForTransfers(read), maxTokens: read.maxTokens };
+  const { pool, isOwn } = openPool(read, size);
   const natives: NativeCache[] = [];
   try {
-    const model = readModelShape(read.model);
     const layout = computeLayout({
-      model, layout: read.layout, slots: read.slots + slotsForTransfers(read), maxTokens: read.maxTokens,
-      pageBytes: pool.pageBytes, memoryBudgetBytes: pool.memoryBudgetBytes, driverKind: pool.driver.kind,
+      ...size, pageBytes: pool.pageBytes, memoryBudgetBytes: pool.memoryBudgetBytes, driverKind: pool.driver.kind,
     });
     checkSets(layout, read);
     const inner = withFullSet(layout);

@@ -166,6 +166,40 @@ export function computeLayout(options: LayoutOptions): Layout {
   });
 }
 
+/** Smallest pages that are chosen, and most of them in a budget: a process has 65,530 kernel mappings. */
+const smallPageBytes = 2 ** 16;
+const mostSmallPages = 2 ** 14;
+
+/** Bytes of a page by which a budget has at most 16,384: a power of two from 64 KiB to 2 MiB. */
+export function pageBytesWithin(memoryBudgetBytes: number): number {
+  return Math.min(2 ** 21, Math.max(smallPageBytes, 2 ** Math.ceil(Math.log2(memoryBudgetBytes / mostSmallPages))));
+}
+
+/** Fewest tokens of a row of `fused` in smaller pages. */
+const fewestRowTokens = 16;
+
+/** Page sizes of a driver; small pages would be no huge pages. */
+export interface PageSizes {
+  readonly info: { readonly granularityBytes: number; readonly defaultPageBytes: number };
+  readonly hasHugePages?: boolean;
+}
+
+/**
+ * Bytes of a page where no option says them: the driver's; on a CPU smaller ones where `auto` finds no layout whose
+ * rows are short and small enough in those: as `pageBytesWithin` the budget, and so that rows of `fused` have 16 tokens
+ * or more. Throws as `computeLayout`.
+ */
+export function choosePageBytes(
+  options: Omit<LayoutOptions, 'pageBytes'>, { info: { granularityBytes, defaultPageBytes }, hasHugePages }: PageSizes,
+): number {
+  const { layout, driverKind = 'host', memoryBudgetBytes = 1 } = options;
+  if (layout !== 'auto' || driverKind !== 'host' || hasHugePages === true) return defaultPageBytes;
+  const { layoutReason, usedBytes } = computeLayout({ ...options, pageBytes: defaultPageBytes }).sets[0]!;
+  if (layoutReason !== 'smallest') return defaultPageBytes;
+  const rowBytes = 2 ** Math.ceil(Math.log2(fewestRowTokens * usedBytes(1)));
+  return Math.min(defaultPageBytes, Math.max(granularityBytes, pageBytesWithin(memoryBudgetBytes), rowBytes));
+}
+
 function checkSize(bytes: number, reservations: number, { slots, maxTokens }: SlotShape): void {
   if (Number.isSafeInteger(bytes)) return;
   throw createError('KV_OUT_OF_ADDRESS_SPACE', {

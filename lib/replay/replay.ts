@@ -5,7 +5,7 @@
 import {
   computeLayout, KvCache, PagePool, type Driver, type DriverChoice, type LayoutKind, type ModelShape, type Tier,
 } from '../index.js';
-import { layoutChoices } from '../layout/set-layout.js';
+import { choosePageBytes, layoutChoices } from '../layout/layout.js';
 import { driverField, openDriver } from '../device/driver.js';
 import { evictionPolicies, evictionPolicyNames, type EvictionPolicyName } from '../prefix/index.js';
 import { createError } from '../base/errors.js';
@@ -121,10 +121,11 @@ export async function replay(options: ReplayOptions): Promise<Replay> {
   const settings = readOptions('replay', options, spec);
   const { driver, isOwn } = openDriver(settings.driver);
   try {
-    const { pageBytes } = settings;
+    const { model, layout, maxBatch, maxTokens, pageBytes } = settings;
     const memoryBudgetBytes = settings.memoryBytes
       ?? Math.min(DEFAULT_MEMORY_BYTES, Math.floor(driver.memory().freeBytes * DEFAULT_SHARE_OF_FREE));
-    const pool = new PagePool({ driver, memoryBudgetBytes, ...(pageBytes === undefined ? {} : { pageBytes }) });
+    const size = { model, layout, slots: maxBatch, maxTokens, memoryBudgetBytes, driverKind: driver.kind };
+    const pool = new PagePool({ driver, memoryBudgetBytes, pageBytes }, () => choosePageBytes(size, driver));
     try {
       return await replayOn(driver, pool, settings);
     } finally {

@@ -10,6 +10,7 @@ import { isKvError } from '../base/errors.js';
 import { integer, oneOf, optional, readOptions, string, withDefault, type Field } from '../base/options.js';
 import { KvCache, PagePool, type KvCacheOptions, type PrefixCacheOptions } from '../index.js';
 import { attendable } from '../kernels/kernel-layers.js';
+import { pageBytesWithin } from '../layout/layout.js';
 import { modelError } from '../llama/model-error.js';
 import { planDecoder, type DecoderPlan } from '../onnx/decoder-graph.js';
 import { readGraph } from '../onnx/graph.js';
@@ -84,7 +85,7 @@ export class TransformersMemory {
 
   /** @internal Use `install`. */
   constructor(options: ReturnType<typeof readInstallOptions>, found: FoundRuntime) {
-    const { memoryBudgetBytes, pageBytes = pageBytesFor(memoryBudgetBytes) } = options;
+    const { memoryBudgetBytes, pageBytes = pageBytesWithin(memoryBudgetBytes) } = options;
     const { InferenceSession } = found.runtime;
     this.#options = options;
     this.#found = found;
@@ -208,9 +209,6 @@ export function install(options: InstallOptions): TransformersMemory {
 }
 
 const readInstallOptions = (options: InstallOptions) => readOptions('install', options, spec);
-
-const pageBytesFor = (budgetBytes: number): number =>
-  Math.min(2 ** 21, Math.max(2 ** 16, 2 ** Math.ceil(Math.log2(budgetBytes / 2 ** 14))));
 
 /** The part of onnxruntime's session options that counts here. */
 interface SessionOptions {

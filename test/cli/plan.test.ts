@@ -131,7 +131,7 @@ test('`auto` is planned for a GPU or a CPU, and told with the rows of each layou
   t.is(await lineOf(...wide), 'auto on a CPU: per-layer, whose rows have at most 512 tokens');
   t.is(await lineOf(...wide, '--memory-bytes', '4GiB'), 'auto on a CPU: fused, as the first rows of per-layer take more than a quarter of 4 GiB');
   t.is(await lineOf('--memory-bytes', '1GiB'), 'auto on a CPU: fused, as neither has rows of at most 512 tokens of which the first take at most a quarter of 1 GiB');
-  t.is(await lineOf('--config', 'storyteller'), 'auto on a CPU: fused, as rows of both have more than 256 tokens');
+  t.is(await lineOf('--config', 'storyteller'), 'auto on a CPU: fused, as rows of per-layer have more than 256 tokens; pages of 64 KiB, as in 2 MiB no layout has rows short and small enough');
 });
 
 test('without a model it plans Llama-3-8B, and says so', async (t) => {

@@ -27,7 +27,7 @@ slow('starts the server')('a command line that is wrong, a folder that is no mod
     [['--onnx', folder], 1, /^vkv: KV_MODEL_INVALID: .* has no \.onnx file.*\n$/],
     [['--model', folder], 1, /^vkv: KV_MODEL_INVALID: .*tokenizer\.json is not there\. .*\n$/],
     [['--model', storyteller, '--slots', '0'], 2, /^vkv: KV_INVALID_OPTION: .*at least 1.*\n$/],
-    [['--model', storyteller, '--port', String(port)], 1, /^vkv: EADDRINUSE: .*\n$/],
+    [['--model', storyteller, '--port', String(port)], 1, /^vkv: EADDRINUSE: Cannot listen at 127\.0\.0\.1, port \d+: another process listens there\. Give `--port` another; .*\n$/],
     [['--model', storyteller, '--port', '70000'], 2, /^vkv: KV_INVALID_OPTION: `--port` must be an integer from 0 to 65,535, got 70,000\.\n$/],
     [['--model', storyteller, '--off', 'encoder'], 2, /^vkv: KV_UNKNOWN_OPTION: Unknown option '--off'\.\n$/],
     [['--model', storyteller, '--results', 'nearly'], 2, /^vkv: KV_INVALID_OPTION: .*fast, exact.*\n$/],

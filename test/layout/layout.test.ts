@@ -1,6 +1,6 @@
 import test, { type ExecutionContext } from 'ava';
 
-import { byteOffset, computeLayout, layoutKinds, type Layout, type LayoutKind, type LayoutOptions } from '#internal/layout/layout.js';
+import { byteOffset, choosePageBytes, computeLayout, layoutKinds, type Layout, type LayoutKind, type LayoutOptions } from '#internal/layout/layout.js';
 import { dtypes } from '#internal/base/dtypes.js';
 import type { ModelShape } from '#internal/layout/model-shape.js';
 import { Random } from '#internal/base/random.js';
@@ -149,6 +149,27 @@ test('auto on a GPU: per-layer unless a prompt would leave more than half of its
     t.is(on(kind, 1, { maxTokens: 15 }), 'fused: smallest');
   }
   t.is(chosen(t, llama3, { driverKind: 'host' }), chosen(t, llama3));
+});
+
+test('auto on a CPU takes smaller pages where no layout has rows short and small enough, at most 16,384 of them', (t) => {
+  const small: ModelShape = { layers: 4, kvHeads: 2, headDim: 32, dtype: 'float16' }; // 1,024 bytes a token
+  const pages = (model: ModelShape, options: Partial<LayoutOptions> = {}, hasHugePages = false): number =>
+    choosePageBytes(
+      { model, layout: 'auto', slots: 16, maxTokens: 4_096, ...options },
+      { info: { granularityBytes: 64 * KiB, defaultPageBytes: 2 * MiB }, hasHugePages },
+    );
+  t.is(pages(llama3), 2 * MiB);
+  t.is(pages(llama3, { slots: 4, memoryBudgetBytes: 32 * MiB }), 2 * MiB);
+  t.is(pages(llama3, { slots: 5, memoryBudgetBytes: 32 * MiB }), 2 * MiB, 'rows of `fused` have 16 tokens already');
+  t.is(pages({ ...llama3, layers: 8 }, { slots: 5, memoryBudgetBytes: 32 * MiB }), 512 * KiB);
+  t.is(pages(small), 64 * KiB);
+  t.is(pages(small, { memoryBudgetBytes: 1_024 * MiB }), 64 * KiB);
+  t.is(pages(small, { memoryBudgetBytes: 1_024 * MiB + 1 }), 128 * KiB);
+  t.is(pages(small, { memoryBudgetBytes: 2 ** 50 }), 2 * MiB);
+  t.is(pages(small, {}, true), 2 * MiB);
+  t.is(pages(small, { layout: 'per-layer' }), 2 * MiB);
+  t.is(pages(small, { driverKind: 'cuda' }), 2 * MiB);
+  t.is(pages(small, { driverKind: 'mock' }), 2 * MiB);
 });
 
 test('auto: where layers differ, a row ends at the same token in all', (t) => {
