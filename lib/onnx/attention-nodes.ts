@@ -65,8 +65,8 @@ export function attentionNodes(graph: OnnxGraph, source: string): AttentionNode[
 }
 
 /** The error for a node that cannot be computed. */
-export const refusalOf = (node: OnnxNode, source: string) => (problem: string): Error =>
-  modelError(`${source}: the node ${nodeText(node)} ${problem}. Export the model without it.`);
+export const refusalOf = (node: OnnxNode, source: string) => (problem: string, options: { readonly cause?: unknown } = {}): Error =>
+  modelError(`${source}: the node ${nodeText(node)} ${problem}. Export the model without it.`, options);
 
 /** `"name" (Operator)`. */
 export const nodeText = ({ name, operator }: OnnxNode): string => `${JSON.stringify(name)} (${operator})`;

@@ -4,7 +4,7 @@
 import type { DecoderPlan } from './decoder-graph.js';
 import { modelError } from '../llama/model-error.js';
 import { nodeText } from './attention-nodes.js';
-import { GraphPart, type PartPlace } from './graph-part.js';
+import { GraphPart, type PartPlace, type Refuse } from './graph-part.js';
 
 /** Texts: tokens of the past, and new ones. The last is to show a window. */
 const texts = [{ past: 0, tokens: 12 }, { past: 9, tokens: 5 }, { past: 8_191, tokens: 1 }] as const;
@@ -22,8 +22,8 @@ export async function maskWindows(plan: DecoderPlan, place: PartPlace): Promise<
 }
 
 async function windowOf(plan: DecoderPlan, mask: string, reader: string, place: PartPlace): Promise<number> {
-  const refuse = (problem: string): Error =>
-    modelError(`${plan.source}: the node ${reader} adds ${JSON.stringify(mask)} to its scores, which ${problem}. Export the model without it.`);
+  const refuse: Refuse = (problem, options) =>
+    modelError(`${plan.source}: the node ${reader} adds ${JSON.stringify(mask)} to its scores, which ${problem}. Export the model without it.`, options);
   const part = await GraphPart.open({ plan, place, results: [mask], refuse });
   try {
     let window = 0;

@@ -41,8 +41,6 @@ export interface DecoderPlan {
 
 /** How a decoder is written. */
 export interface DecoderWriting {
-  /** The name of the graph's file, where large tensors stay. Default: they are copied. */
-  readonly file?: string;
   /** Whether it is for onnxruntime's CUDA provider. Default: for the CPU. */
   readonly isOnDevice?: boolean;
 }
@@ -67,7 +65,7 @@ export function planDecoder(bytes: Uint8Array, source: string): DecoderPlan {
 
 /** Writes the decoder. `windows`: by mask, how many tokens it lets one see; 0: all. Throws KV_MODEL_INVALID. */
 export function writeDecoder(
-  { graph, source, layers }: DecoderPlan, windows: ReadonlyMap<string, number>, { file = '', isOnDevice = false }: DecoderWriting = {},
+  { graph, source, layers }: DecoderPlan, windows: ReadonlyMap<string, number>, { isOnDevice = false }: DecoderWriting = {},
 ): DecoderGraph {
   const logits = graph.outputs.find(({ name }) => name === 'logits');
   if (logits?.dims?.length !== 3) throw modelError(`${source} has no output "logits" of three dimensions. Export it as a decoder with a past.`);
@@ -88,7 +86,7 @@ export function writeDecoder(
   if (vocabularyTokens === undefined) throw modelError(`${source} does not say how many tokens its vocabulary has. Export it with the shape of "logits".`);
   return {
     bytes: writeGraph(graph, {
-      file, nodes: needed.nodes, inputs: all.map(({ name, kind, type, rank }) => makeValue(name, type, dimsOf(kind, rank))),
+      nodes: needed.nodes, inputs: all.map(({ name, kind, type, rank }) => makeValue(name, type, dimsOf(kind, rank))),
       outputs: [makeValue('logits', elements.float32, [1, 'rows', vocabularyTokens])],
     }),
     inputs: all, layers: layers.map(({ node: _node, ...layer }) => ({ ...layer, window: narrowest(layer.window, windows.get(layer.mask) ?? 0) })),

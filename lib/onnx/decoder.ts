@@ -12,12 +12,12 @@ import { Driver, loadKernels, type KvCache, type ModelShape } from '../index.js'
 import { attendable } from '../kernels/kernel-layers.js';
 import { kernelsOf } from '../kernels/load-kernels.js';
 import { layerSetsOf } from '../layout/layer-set-shape.js';
-import { modelError } from '../llama/model-error.js';
 import { maskWindows } from './causal-mask.js';
 import { planDecoder, writeDecoder, type DecoderGraph, type DecoderPlan } from './decoder-graph.js';
 import { OnnxEngine } from './engine.js';
 import { graphDigest } from './graph-digest.js';
 import { findLibrary } from './library.js';
+import { readModelFile } from './model-file.js';
 import { OnnxSession } from './session.js';
 import { measureUnfused } from './unfused-attention.js';
 
@@ -92,28 +92,30 @@ export class OnnxDecoder {
     string(file, { owner: 'OnnxDecoder.open', option: 'file' });
     const read = readOptions('OnnxDecoder.open', options, spec);
     const driver = deviceOf(read.driver);
-    const bytes = await readFile(file).catch((cause: unknown) => {
-      throw modelError(`${file} cannot be read. Give the path of an ONNX file.`, { cause });
-    });
-    const plan = planDecoder(bytes, file);
+    const plan = planDecoder(await readModelFile(file), file);
     const folder = path.dirname(path.resolve(file));
     return OnnxDecoder.openPlan(plan, { library: read.library ?? findLibrary(), folder, file: path.basename(file), threads: read.threads, driver });
   }
 
   /** Opens a graph that was read. Rejects as `open`. @internal */
-  static async openPlan(read: DecoderPlan, { library, folder, file, threads, driver }: OnnxPlace): Promise<OnnxDecoder> {
+  static async openPlan(plan: DecoderPlan, place: OnnxPlace): Promise<OnnxDecoder> {
+    const { folder, file } = place;
+    return OnnxDecoder.#openPlan(plan, place).catch(async (error: unknown) => {
+      const isFailed = isKvError(error, 'KV_ONNX_FAILED') || isKvError((error as Error).cause, 'KV_ONNX_FAILED');
+      if (file === '' || !isFailed) throw error;
+      const whole = await readFile(path.join(folder, file)); // 1.20 looks for weights beside the program, not beside the graph
+      return OnnxDecoder.#openPlan(planDecoder(whole, plan.source), { ...place, file: '' });
+    });
+  }
+
+  static async #openPlan(read: DecoderPlan, { library, folder, threads, driver }: OnnxPlace): Promise<OnnxDecoder> {
     const plan = { ...read, layers: await measureUnfused(read, { library, folder }) };
     const windows = await maskWindows(plan, { library, folder });
     const isOnDevice = driver !== undefined;
-    const graph = writeDecoder(plan, windows, { file, isOnDevice });
+    const graph = writeDecoder(plan, windows, { isOnDevice });
     const identity = graphDigest(plan.graph, folder);
     if (isOnDevice) await loadKernels(driver);
-    const open = (model: Uint8Array): Promise<OnnxSession> =>
-      OnnxSession.open({ library, folder, threads: threads || availableParallelism(), model, driver });
-    const session = await open(graph.bytes).catch((error: unknown) => {
-      if (file === '' || !isKvError(error, 'KV_ONNX_FAILED')) throw error;
-      return open(writeDecoder(plan, windows, { isOnDevice }).bytes); // 1.20 looks for files beside the program, not beside the graph
-    });
+    const session = await OnnxSession.open({ library, folder, threads: threads || availableParallelism(), model: graph.bytes, driver });
     return new OnnxDecoder({ ...graph, bytes: new Uint8Array(0) }, session, identity, driver);
   }
 

@@ -33,14 +33,17 @@ export interface PartOptions {
   readonly results: readonly string[];
   /** Values that are given, with their types, in the place of what computes them. */
   readonly given?: readonly OnnxValue[];
-  readonly refuse: (problem: string) => Error;
+  readonly refuse: Refuse;
 }
+
+/** Makes an error, which names the attention node that needs the part. */
+export type Refuse = (problem: string, options?: { readonly cause?: unknown }) => Error;
 
 export class GraphPart {
   readonly #session: OnnxSession;
   readonly #inputs: readonly OnnxValue[];
   readonly #results: readonly string[];
-  readonly #refuse: (problem: string) => Error;
+  readonly #refuse: Refuse;
 
   private constructor(session: OnnxSession, inputs: readonly OnnxValue[], { results, refuse }: PartOptions) {
     this.#session = session;
@@ -85,13 +88,13 @@ export class GraphPart {
 /** A value whose type onnxruntime finds out. */
 const untyped = (name: string): OnnxValue => ({ name, type: 0, dims: undefined, raw: textField(1, name) });
 
-/** The error for a part of the graph that onnxruntime refuses to compute; `refuse` names the attention node that needs the part. */
-function refusedBy(cause: unknown, refuse: (problem: string) => Error): unknown {
-  return isKvError(cause, 'KV_ONNX_FAILED') ? refuse(`cannot be computed by itself (${cause.message.split('\n', 1)[0]!})`) : cause;
+/** The error for a part of the graph that onnxruntime refuses to compute. */
+function refusedBy(cause: unknown, refuse: Refuse): unknown {
+  return isKvError(cause, 'KV_ONNX_FAILED') ? refuse(`cannot be computed by itself (${cause.message.split('\n', 1)[0]!})`, { cause }) : cause;
 }
 
 /** An input for a text of ones: its ids, its mask without padding, its positions, an empty past of so many tokens. */
-function inputOf({ name, type, dims = [] }: OnnxValue, { past, tokens }: PartText, refuse: (problem: string) => Error): OnnxInput {
+function inputOf({ name, type, dims = [] }: OnnxValue, { past, tokens }: PartText, refuse: Refuse): OnnxInput {
   const filled = (lengths: readonly number[], value: (at: number) => number): OnnxInput => {
     const count = lengths.reduce((product, length) => product * length, 1);
     let data: OnnxArray;

@@ -55,8 +55,6 @@ export interface OnnxGraph {
   /** What else is in the model and in its graph, and is written again as it is. */
   readonly modelFields: readonly Uint8Array[];
   readonly graphFields: readonly Uint8Array[];
-  /** Where the file begins in the memory that all of these are parts of. */
-  readonly start: number;
 }
 
 /** Graphs within graphs; more is a mistake. */
@@ -72,14 +70,18 @@ export function readGraph(bytes: Uint8Array, source: string): OnnxGraph {
       else graph = field.bytes;
     }
     if (graph === undefined) throw new ProtobufError('it has no graph');
-    return { ...readGraphMessage(graph), modelFields, start: bytes.byteOffset };
+    return { ...readGraphMessage(graph), modelFields };
   } catch (error) {
     if (!(error instanceof ProtobufError)) throw error;
-    throw modelError(`${source} is no ONNX model: ${error.message}. Give a file that an exporter has written, whole.`, { cause: error });
+    throw noModel(source, error);
   }
 }
 
-function readGraphMessage(message: Uint8Array): Omit<OnnxGraph, 'modelFields' | 'start'> {
+/** The error for bytes that are no graph. */
+export const noModel = (source: string, cause: ProtobufError): Error =>
+  modelError(`${source} is no ONNX model: ${cause.message}. Give a file that an exporter has written, whole.`, { cause });
+
+function readGraphMessage(message: Uint8Array): Omit<OnnxGraph, 'modelFields'> {
   const nodes: OnnxNode[] = [];
   const inputs: OnnxValue[] = [];
   const outputs: OnnxValue[] = [];
@@ -257,33 +259,16 @@ export interface GraphContent {
   readonly nodes: readonly OnnxNode[];
   readonly inputs: readonly OnnxValue[];
   readonly outputs: readonly OnnxValue[];
-  /** The name of the graph's own file, where large tensors stay; '': they are copied. */
-  readonly file?: string;
 }
 
 /** A model of some nodes of a graph; only what they read goes with them. */
-export function writeGraph(graph: OnnxGraph, { nodes, inputs, outputs, file = '' }: GraphContent): Uint8Array {
+export function writeGraph(graph: OnnxGraph, { nodes, inputs, outputs }: GraphContent): Uint8Array {
   const { values } = neededFor(outputs.map(({ name }) => name), { nodes });
   const parts = [
     ...nodes.map(({ raw }) => bytesField(1, raw)), ...graph.graphFields,
-    ...[...graph.tensors.values()].filter(({ name }) => values.has(name)).flatMap(({ raw }) => fieldParts(5, file === '' ? [raw] : outside(raw, file, graph.start))),
+    ...[...graph.tensors.values()].filter(({ name }) => values.has(name)).flatMap(({ raw }) => fieldParts(5, [raw])),
     ...inputs.map(({ raw }) => bytesField(11, raw)), ...outputs.map(({ raw }) => bytesField(12, raw)),
   ];
   const domain = bytesField(8, textField(1, ownDomain), integerField(2, 1));
   return joinBytes([...graph.modelFields, domain, ...fieldParts(7, parts)]); // what is copied is copied once
-}
-
-/** Bytes of a tensor from which on it stays in its file. */
-const largeBytes = 4_096;
-
-/** A tensor whose bytes are where they are in a file. */
-function outside(tensor: Uint8Array, file: string, start: number): Uint8Array[] {
-  const fields = [...fieldsOf(tensor)];
-  const data = fields.find(({ number }) => number === 9)?.bytes;
-  if (data === undefined || data.length < largeBytes) return [tensor];
-  const entry = (key: string, value: string): Uint8Array => bytesField(13, textField(1, key), textField(2, value));
-  return [
-    ...fields.filter(({ number }) => number !== 9 && number !== 13 && number !== 14).map(({ raw }) => raw),
-    entry('location', file), entry('offset', String(data.byteOffset - start)), entry('length', String(data.length)), integerField(14, 1),
-  ];
 }

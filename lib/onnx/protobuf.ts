@@ -13,14 +13,26 @@ export interface ProtobufField {
 }
 
 const varint = 0, fixed64 = 1, lengthDelimited = 2, fixed32 = 5;
-const none = new Uint8Array(0);
 
 /** A message that ends in the middle of a field, or has one of no known kind. */
 export class ProtobufError extends Error {}
 
-/** The fields of a message. Throws ProtobufError. */
-export function* fieldsOf(message: Uint8Array): Generator<ProtobufField, void, undefined> {
-  let at = 0;
+/** Where a field lies. */
+interface FieldPlace {
+  readonly number: number;
+  /** Of a varint. */
+  readonly integer: number;
+  /** Of its content, which may end behind the bytes that are given. */
+  readonly start: number;
+  readonly end: number;
+}
+
+/** Bytes that hold the key of a field and the length of its content, at most. */
+export const mostKeyBytes = 20;
+
+/** The field that begins at a place of a message. Throws ProtobufError. */
+export function fieldAt(message: Uint8Array, place: number): FieldPlace {
+  let at = place;
   const readVarint = (): number => {
     let low = 0;
     let high = 0n;
@@ -33,26 +45,31 @@ export function* fieldsOf(message: Uint8Array): Generator<ProtobufField, void, u
     }
     throw new ProtobufError('a number has more than 64 bits');
   };
-  while (at < message.length) {
-    const start = at;
-    const key = readVarint();
-    const number = Math.floor(key / 8);
-    let integer = 0;
-    let bytes: Uint8Array = none;
-    const take = (length: number): void => {
-      if (length < 0 || length > message.length - at) throw new ProtobufError(`field ${number} is cut off`);
-      bytes = message.subarray(at, at + length);
-      at += length;
-    };
-    switch (key & 7) {
-      case varint: integer = readVarint(); break;
-      case fixed64: take(8); break;
-      case lengthDelimited: take(readVarint()); break;
-      case fixed32: take(4); break;
-      default: throw new ProtobufError(`field ${number} is of no known kind`);
-    }
-    if (number < 1) throw new ProtobufError('a field has no number');
-    yield { number, integer, bytes, raw: message.subarray(start, at) };
+  const key = readVarint();
+  const number = Math.floor(key / 8);
+  let integer = 0;
+  let length = 0;
+  switch (key & 7) {
+    case varint: integer = readVarint(); break;
+    case fixed64: length = 8; break;
+    case lengthDelimited: length = readVarint(); break;
+    case fixed32: length = 4; break;
+    default: throw new ProtobufError(`field ${number} is of no known kind`);
+  }
+  if (length < 0) throw cutOff(number);
+  if (number < 1) throw new ProtobufError('a field has no number');
+  return { number, integer, start: at, end: at + length };
+}
+
+export const cutOff = (number: number): ProtobufError => new ProtobufError(`field ${number} is cut off`);
+
+/** The fields of a message. Throws ProtobufError. */
+export function* fieldsOf(message: Uint8Array): Generator<ProtobufField, void, undefined> {
+  for (let at = 0; at < message.length;) {
+    const { number, integer, start, end } = fieldAt(message, at);
+    if (end > message.length) throw cutOff(number);
+    yield { number, integer, bytes: message.subarray(start, end), raw: message.subarray(at, end) };
+    at = end;
   }
 }
 

@@ -25,7 +25,7 @@ async function measure(layer: AttentionNode, { scores }: { readonly scores: stri
   const refuse = refusalOf(layer.node, plan.source);
   if (layer.heads % layer.kvHeads !== 0) throw refuse(`ends attention of ${layer.heads} heads of queries over ${layer.kvHeads} of K and V`);
   const part = await GraphPart.open({
-    plan, place, refuse: (problem) => refuse(`ends attention that ${problem}`),
+    plan, place, refuse: (problem, options) => refuse(`ends attention that ${problem}`, options),
     results: scores === '' ? [layer.output] : [layer.output, scores],
     given: [layer.queries, layer.keys, layer.values, layer.mask].filter((name) => name !== '').map((name) => makeValue(name, layer.type, undefined)),
   });

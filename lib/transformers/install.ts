@@ -2,7 +2,6 @@
 // `InferenceSession.create` of the onnxruntime-node that transformers.js uses; a decoder that can be rewritten gets a
 // session over a cache, and all else the session that it had.
 
-import { readFile } from 'node:fs/promises';
 import * as path from 'node:path';
 
 import type { Dtype } from '../base/dtypes.js';
@@ -14,6 +13,7 @@ import { pageBytesWithin } from '../layout/layout.js';
 import { modelError } from '../llama/model-error.js';
 import { planDecoder, type DecoderPlan } from '../onnx/decoder-graph.js';
 import { readGraph } from '../onnx/graph.js';
+import { readModelFile } from '../onnx/model-file.js';
 import { OnnxDecoder } from '../onnx/index.js';
 import { checkOutputs, DecoderSession } from './decoder-session.js';
 import type { ForwardTotals } from './forward-loop.js';
@@ -228,7 +228,7 @@ interface Plan {
 /** A decoder with a past; undefined for another model. Throws KV_MODEL_INVALID for one that cannot be rewritten. */
 async function readPlan(model: unknown, options: SessionOptions | undefined): Promise<Plan | undefined> {
   const source = typeof model === 'string' ? model : 'A model given by its bytes';
-  const bytes = typeof model === 'string' ? await readFile(model).catch(() => undefined) : bytesOf(model);
+  const bytes = typeof model === 'string' ? await readModelFile(model).catch(() => undefined) : bytesOf(model);
   if (bytes === undefined || !isDecoder(bytes, source)) return undefined; // stock sessions refuse it by their words
   const [provider = 'cpu'] = options?.executionProviders ?? [];
   const device = typeof provider === 'string' ? provider : provider.name;

@@ -12,8 +12,9 @@ import { install, type InstallOptions, type TransformersMemory } from 'virtual-k
 import { folderOf } from '../helpers/temporary-folder.js';
 import { madeDecoder, type DecoderForm } from '../onnx/made-decoder.js';
 
-/** Where `@huggingface/transformers` is installed, by the example. */
-export const home = path.resolve(__dirname, '..', '..', 'examples', 'transformers');
+/** Where `@huggingface/transformers` is installed: by the example, or, to test another version, where this names. */
+export const home =
+  process.env['VKV_TEST_TRANSFORMERS'] ?? path.resolve(__dirname, '..', '..', 'examples', 'transformers');
 const isThere = existsSync(path.join(home, 'node_modules', '@huggingface', 'transformers'));
 
 /** A test that runs transformers.js, one after the other: `install` is for the whole process. */

@@ -1,8 +1,7 @@
-// One process of the benchmark `onnx`: child.js stock|ours FOLDER. Prints what `generate` of transformers.js took, as
-// JSON: processor time of all threads, with one thread in onnxruntime, so that other programs on the machine matter
+// One process of the benchmark `onnx`: child.js stock|ours FOLDER. Prints a line when the loads are over, and then what
+// `generate` of transformers.js took, as JSON: processor time of all threads, with one thread in onnxruntime, so that other programs on the machine matter
 // little.
 
-import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import * as path from 'node:path';
 
@@ -15,7 +14,6 @@ export interface Measured {
   readonly cpuMs: Readonly<Record<string, number>>;
   /** Tokens of all answers. */
   readonly answers: Readonly<Record<string, readonly number[]>>;
-  readonly peakBytes: number;
   /** The longest time in which a timer did not run while a prompt was computed: 4,096 tokens by ours, 700 by stock. */
   readonly longestGapMs: number;
   /** The same in processor time of the JavaScript thread, which other programs do not lengthen. */
@@ -94,12 +92,12 @@ async function main(mode: string, folder: string): Promise<void> {
   await measure('atOnce', async () =>
     (await Promise.all([6, 7, 8, 9].map((user) => generate([ask(user, shortTokens)], newTokens)))).flat(),
   );
-  const peakBytes = Number(/^VmHWM:\s+(\d+) kB$/m.exec(readFileSync('/proc/self/status', 'utf8'))![1]) * 1024;
+  process.stdout.write('\n'); // memory is measured up to here
   const delays = new LoopDelays();
   const longest = mode === 'ours' ? longTokens : shortTokens; // a stock session takes minutes for more
   await generate([system.slice(0, longest).map((token) => 501 + (token % 11))], 1);
   const { longestMs: longestGapMs, longestCpuMs } = delays.end();
-  const measured: Measured = { cpuMs, answers, peakBytes, longestGapMs, longestCpuMs };
+  const measured: Measured = { cpuMs, answers, longestGapMs, longestCpuMs };
   process.stdout.write(JSON.stringify(measured), () => {
     process.exit(0);
   });

@@ -2,14 +2,16 @@
 // memory, with one model of random weights, in the same run: processor time of `generate`, memory, the event loop, and
 // a step of decoding long texts. Each of the two in a process of its own.
 
-import { spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import * as path from 'node:path';
+import { once } from 'node:events';
 
 import { format, type BenchResult } from '../measure.js';
 import { loads, type Measured } from './child.js';
 import { decodeTimes } from './decode.js';
+import { ResidentPeak } from './resident-peak.js';
 import { shapes, writeModel, type ShapeName } from './shapes.js';
 
 const home = path.resolve(__dirname, '..', '..', '..', 'examples', 'transformers');
@@ -17,13 +19,22 @@ const home = path.resolve(__dirname, '..', '..', '..', 'examples', 'transformers
 const goals = { first: 1 / 1.05, again: 8, batch: 15, atOnce: 8 } as const;
 const [goalMemory, goalGapMs, goalDecode] = [0.4, 20, 3.5];
 
-function measured(mode: 'stock' | 'ours', folder: string): Measured {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [path.join(__dirname, 'child.js'), mode, folder], {
-    encoding: 'utf8',
-    maxBuffer: 2 ** 26,
+type MeasuredHere = Measured & { readonly peakBytes: number };
+
+async function measured(mode: 'stock' | 'ours', folder: string): Promise<MeasuredHere> {
+  const child = spawn(process.execPath, [path.join(__dirname, 'child.js'), mode, folder], {
+    stdio: ['ignore', 'pipe', 'inherit'],
   });
-  if (status !== 0) throw new Error(`The ${mode} program ended with ${status}: ${stderr}`);
-  return JSON.parse(stdout) as Measured;
+  const peak = new ResidentPeak(child.pid!);
+  let printed = '';
+  child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
+    peak.end(); // it prints first when the loads are over
+    printed += chunk;
+  });
+  const [status] = (await once(child, 'close')) as [number | null];
+  const peakBytes = peak.end();
+  if (status !== 0) throw new Error(`The ${mode} program ended with ${status}.`);
+  return { ...(JSON.parse(printed) as Measured), peakBytes };
 }
 
 export async function onnx(): Promise<BenchResult[]> {
@@ -36,7 +47,7 @@ export async function onnx(): Promise<BenchResult[]> {
   const folder = mkdtempSync(path.join(tmpdir(), 'vkv-bench-'));
   try {
     writeModel(folder, name);
-    const [stock, ours] = [measured('stock', folder), measured('ours', folder)];
+    const [stock, ours] = [await measured('stock', folder), await measured('ours', folder)];
     const results = (Object.keys(loads) as (keyof typeof loads)[]).map((load): BenchResult => {
       const [before, after] = [stock.cpuMs[load]!, ours.cpuMs[load]!];
       const same = ours.answers[load]!.filter((token, at) => token === stock.answers[load]![at]).length;
