@@ -176,6 +176,7 @@ export class Admission {
     }
     const slot = slots.canLease(false) ? choice.forSharedRows() : -1;
     if (slot < 0) throw createError('KV_NO_FREE_SLOT', { slots: slots.sequences, retiringSlots });
+    if (this.#side.everything > 0) this.#side.checkFork(from);
     this.#cached.vacate(slot, 0);
     native.assign(slot, slots.tenantOf(from));
     registry.start(slot);

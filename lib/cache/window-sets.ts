@@ -507,6 +507,11 @@ export class WindowSets {
     if (rows > row) set.native.detach(to, row, length, -1, 0n);
   }
 
+  /** Most new tokens of a sequence in a pass; Infinity: no set bounds them. */
+  get passTokens(): number {
+    return this.all.length === 0 ? Infinity : this.#rules.passTokens ?? Infinity;
+  }
+
   /** Whether every sequence can be taken back by so many tokens. */
   canTakeBack(tokens: number): boolean {
     return this.all.length === 0 || tokens <= this.#rules.rollbackTokens;

@@ -62,7 +62,8 @@ export interface PrefixDrop {
   /** Blocks that tiers were known to have, or were about to get. */
   readonly tierBlocks: number;
   /**
-   * Tiers that are out of service or whose stores did not take note, by name: text in them may be found again.
+   * Tiers that are out of service, did not answer, or whose stores did not take note, by name: text in them may be
+   * found again.
    */
   readonly unreachedTiers: readonly string[];
 }

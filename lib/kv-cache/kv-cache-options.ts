@@ -71,7 +71,8 @@ export interface PrefixCacheOptions {
   readonly reorderAfter?: number | undefined;
   /**
    * How long `tiers.close()` waits for tiers of which none answers, in milliseconds, 1 … 2³¹ − 1; while any of them
-   * answers it goes on. Then it rejects with KV_TIER_STALLED. Default 30,000.
+   * answers it goes on. Then it rejects with KV_TIER_STALLED. `prefixes.drop` waits so long for each that answers
+   * nothing, and names it. Default 30,000.
    */
   readonly tierCloseTimeoutMs?: number | undefined;
   /**

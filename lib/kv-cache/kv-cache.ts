@@ -98,6 +98,11 @@ export class KvCache {
     return layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(promptTokens);
   }
 
+  /** Tokens of a prompt that layers with a window hold at once; Infinity: all. @internal */
+  get passTokens(): number {
+    return this.#parts.memory.windows.passTokens;
+  }
+
   /** Whether `truncate` always takes so many tokens back. @internal */
   canTakeBack(tokens: number): boolean {
     return this.#parts.memory.windows.canTakeBack(tokens);

@@ -196,9 +196,11 @@ export class Admission {
 
   /** Whether the prompts of running requests that go before it take all of the step. */
   #isStepFullFor(next: Generation): boolean {
-    const { order, prefill: { tokens } } = this.#options;
+    const { order, prefill: { tokens, promptTokens } } = this.#options;
     let prefillTokens = 0;
-    for (const other of this.#running.all) if (order(other, next) < 0) prefillTokens += other.remainingPrefillTokens;
+    for (const other of this.#running.all) {
+      if (order(other, next) < 0) prefillTokens += Math.min(other.remainingPrefillTokens, promptTokens);
+    }
     return prefillTokens >= tokens;
   }
 

@@ -157,6 +157,7 @@ export function completeOptions({ now, timer, order, ...given }: Given, isOnline
     maxBatch: Math.min(given.maxBatch ?? maxSequences, maxSequences),
     prefill: {
       tokens, shortTokens: Math.floor(tokens * (given.shortPromptShare ?? (isOnline ? defaultShortShare : 0))),
+      promptTokens: given.cache.passTokens,
     },
     watermarkRows: given.watermarkRows ?? Math.max(1, Math.floor(budgetRows / 100)),
   };

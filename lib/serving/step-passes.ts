@@ -30,6 +30,8 @@ export interface PrefillBudget {
   readonly tokens: number;
   /** Of these, the ones that go first to the prompts with the fewest tokens left. */
   readonly shortTokens: number;
+  /** Most of one prompt: so many layers with a window hold at once. */
+  readonly promptTokens: number;
 }
 
 /**
@@ -38,7 +40,9 @@ export interface PrefillBudget {
  * urgent as the first; the rest goes to the prompts in the order given, so that the first always goes on. Returns the
  * prefill tokens.
  */
-export function planStep(members: readonly StepMember[], { tokens, shortTokens }: PrefillBudget): number {
+export function planStep(
+  members: readonly StepMember[], { tokens, shortTokens, promptTokens }: PrefillBudget,
+): number {
   let first: StepMember | undefined;
   let prompts = 0;
   for (const member of members) {
@@ -51,12 +55,12 @@ export function planStep(members: readonly StepMember[], { tokens, shortTokens }
   if (first === undefined) return 0;
   let left = tokens;
   if (prompts > 1 && shortTokens > 0 && first.wholeTokens(tokens - shortTokens) > 0) {
-    left -= planShortest(members, first.urgency, shortTokens);
+    left -= planShortest(members, first.urgency, shortTokens, promptTokens);
   }
   for (const member of members) {
     const { remainingPrefillTokens, passTokens } = member;
     if (remainingPrefillTokens === 0) continue;
-    let planned = member.wholeTokens(Math.min(remainingPrefillTokens, passTokens + left));
+    let planned = member.wholeTokens(Math.min(remainingPrefillTokens, passTokens + left, promptTokens));
     if (planned === 0 && member === first) planned = member.leastTokens; // more than a step has
     member.passTokens = planned;
     left = Math.max(0, left - planned + passTokens);
@@ -65,8 +69,13 @@ export function planStep(members: readonly StepMember[], { tokens, shortTokens }
     (sum, { passTokens, remainingPrefillTokens }) => sum + (remainingPrefillTokens > 0 ? passTokens : 0), 0);
 }
 
-/** Gives `tokens` to the prompts of this urgency or more with the fewest tokens left. Returns how many it has given. */
-function planShortest(members: readonly StepMember[], urgency: number, tokens: number): number {
+/**
+ * Gives `tokens` to the prompts of this urgency or more with the fewest tokens left, at most `promptTokens` to each.
+ * Returns how many it has given.
+ */
+function planShortest(
+  members: readonly StepMember[], urgency: number, tokens: number, promptTokens: number,
+): number {
   let left = tokens;
   while (left > 0) {
     let shortest: StepMember | undefined;
@@ -75,7 +84,7 @@ function planShortest(members: readonly StepMember[], urgency: number, tokens: n
       if (remainingPrefillTokens === 0 || passTokens > 0 || member.urgency < urgency) continue;
       if (shortest === undefined || remainingPrefillTokens < shortest.remainingPrefillTokens) shortest = member;
     }
-    const planned = shortest?.wholeTokens(Math.min(shortest.remainingPrefillTokens, left)) ?? 0;
+    const planned = shortest?.wholeTokens(Math.min(shortest.remainingPrefillTokens, left, promptTokens)) ?? 0;
     if (planned === 0) break;
     shortest!.passTokens = planned;
     left -= planned;

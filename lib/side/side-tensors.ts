@@ -272,6 +272,12 @@ export class SideTensors {
     this.ready[slot] = 0;
   }
 
+  /** Throws as `fork` what is no driver's, before anything is done for the copy: KV_NO_FREE_SLOT. */
+  checkFork(from: number): void {
+    const needs = this.sideSlots.carried[from]!;
+    if (needs !== 0) this.#choose(0, needs, false);
+  }
+
   /** Another sequence starts with all that one in slot `from` has. Throws as `admit`. */
   fork(from: number, to: number, tenant: bigint): void {
     const needs = this.sideSlots.carried[from]!;

@@ -198,13 +198,14 @@ export class CacheTiers {
   }
 
   /**
-   * Drops what the scope says from the tiers, and from what waits to be stored. Resolves when it is gone there.
-   * @internal
+   * Drops what the scope says from the tiers, and from what waits to be stored. Resolves when it is gone there, but in
+   * tiers that have answered nothing for as long as closing would wait. @internal
    */
   drop(scope: TextScope): Promise<DroppedBlocks> {
     this.#demotions.drop(scope);
     this.#followers.raisedTexts.drop(scope);
-    return this.#set.drop(scope);
+    return this.#set.drop(scope, (work, { calls }) =>
+      isOverBeforeSilence(work, [calls], this.#closeTimeoutMs, this.#promotions.clock));
   }
 
   /** What each tier has, and what was done since the cache was opened. */

@@ -294,27 +294,28 @@ export class TierSet {
   /**
    * Drops what the scope says from every tier, also what is on its way there; shared stores drop what is known here,
    * and whole blocks of a text that is dropped. From the call on nothing of it is found, but in tiers that are still
-   * opening: there from then on. Resolves when it is gone.
+   * opening: there from then on. Resolves when it is gone. `isAnswered`: waits for a tier's work, and says whether it
+   * ended, or the tier does not answer.
    */
-  async drop(scope: TextScope): Promise<DroppedBlocks> {
+  async drop(
+    scope: TextScope, isAnswered: (work: Promise<unknown>, open: OpenTier) => Promise<boolean>,
+  ): Promise<DroppedBlocks> {
     const opening = this.all.filter(({ state, opened }) => state === 'opening' && opened !== undefined);
     if (opening.length > 0) this.#droppedWhileOpening.push(scope);
     const blocks = this.#take(scope);
-    const open = this.all.filter((each) => !opening.includes(each));
-    const lists = await Promise.all([
-      ...open.map((each) => this.#dropFrom(each, blocks, scope)),
-      ...opening.map(async (each): Promise<string | undefined> => {
-        await each.opened;
-        return each.state === 'open' ? undefined : each.tier.name;
-      }),
-    ]);
-    return { blocks: blocks.length, unreachedTiers: lists.filter((name) => name !== undefined) };
+    const names = await Promise.all(this.all.map(async (each) => {
+      const work = opening.includes(each)
+        ? each.opened!.then(() => each.state === 'open')
+        : this.#dropFrom(each, blocks, scope);
+      return await isAnswered(work, each) && await work ? undefined : each.tier.name;
+    }));
+    return { blocks: blocks.length, unreachedTiers: names.filter((name) => name !== undefined) };
   }
 
-  /** Returns the tier's name where it did not take note. */
-  async #dropFrom(open: OpenTier, blocks: readonly StoredBlock[], scope: TextScope): Promise<string | undefined> {
+  /** Returns whether the tier took note. */
+  #dropFrom(open: OpenTier, blocks: readonly StoredBlock[], scope: TextScope): Promise<boolean> {
     const keys = open.tier.find === undefined || scope.text === undefined ? [] : this.#unknownKeys(scope.text);
-    return await open.drop(blocks, keys) ? undefined : open.tier.name;
+    return open.drop(blocks, keys);
   }
 
   /** Out of the texts. */

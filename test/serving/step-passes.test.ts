@@ -9,7 +9,7 @@ interface Prompt {
   readonly item?: readonly [from: number, to: number];
 }
 
-function plan(prompts: readonly (number | Prompt)[], tokens: number, shortTokens = 0): { passes: number[]; prefillTokens: number } {
+function plan(prompts: readonly (number | Prompt)[], tokens: number, shortTokens = 0, promptTokens = Infinity): { passes: number[]; prefillTokens: number } {
   const members = prompts.map((prompt) => {
     const { remaining, urgency = 0, item: [from, to] = [0, 0] }: Prompt = typeof prompt === 'number' ? { remaining: prompt } : prompt;
     return {
@@ -17,7 +17,7 @@ function plan(prompts: readonly (number | Prompt)[], tokens: number, shortTokens
       wholeTokens: (count: number) => (count > from && count < to ? from : count),
     };
   });
-  const prefillTokens = planStep(members, { tokens, shortTokens });
+  const prefillTokens = planStep(members, { tokens, shortTokens, promptTokens });
   return { passes: members.map(({ passTokens }) => passTokens), prefillTokens };
 }
 
@@ -29,6 +29,12 @@ test('prompts get the budget in order, each as much as it can use', (t) => {
   t.deepEqual(plan([5, 4, 9, 2], 12), { passes: [5, 4, 3, 0], prefillTokens: 12 });
   t.deepEqual(plan([5, 4], 100), { passes: [5, 4], prefillTokens: 9 });
   t.deepEqual(plan([], 100), { passes: [], prefillTokens: 0 });
+});
+
+test('no prompt gets more of a step than layers with a window hold at once, and the rest goes to others', (t) => {
+  t.deepEqual(plan([90, 80, 2], 12, 0, 5), { passes: [5, 5, 2], prefillTokens: 12 });
+  t.deepEqual(plan([90, 80], 12, 4, 3), { passes: [3, 3], prefillTokens: 6 });
+  t.deepEqual(plan([{ remaining: 9, item: [0, 7] }], 12, 0, 3), { passes: [7], prefillTokens: 7 });
 });
 
 test('a part of the budget goes to the shortest prompts first, and the first in order always goes on', (t) => {

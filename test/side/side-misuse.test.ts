@@ -144,6 +144,24 @@ test('rows under a hand-over outlive release, eviction and the next use of the s
   cache.verify();
 });
 
+test('a fork that lacks a side slot leaves the idle rows of the slot that it would have had', (t) => {
+  using cache = open({ slots: 2, handOverSlots: 0 });
+  const [sequence, gone] = [cache.acquire({ tokens: text }), cache.acquire({ tokens: text, caching: 'off' })];
+  const batch = batchOf(cache, [sequence, 4], [gone, 4]);
+  cache.prepare(batch);
+  cache.commit(batch);
+  const handOver = gone.handOver();
+  gone.release();
+  const before = cache.counts();
+  t.is(before.idleRows, 1);
+  t.throws(() => sequence.fork(), { code: 'KV_NO_FREE_SLOT' });
+  t.deepEqual(cache.counts(), before);
+  handOver.close();
+  sequence.fork().release();
+  sequence.release();
+  cache.verify();
+});
+
 test('side tensors that no address space holds are refused, and a cache without any takes no needs', (t) => {
   t.throws(() => open({ sideTensors: { a: { width: 2 ** 20, dtype: 'float32' } }, maxTokens: 2 ** 30 }), { code: 'KV_OUT_OF_ADDRESS_SPACE' });
   using plain = open({ sideTensors: undefined });

@@ -1,11 +1,11 @@
-// Closing tiers ends, whatever a tier of a user's own does that never answers, on a clock that the test steps; and loses nothing that a tier which
+// Closing tiers ends, and dropping text, whatever a tier of a user's own does that never answers, on a clock that the test steps; and loses nothing that a tier which
 // answers could have.
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
 import test, { type ExecutionContext } from 'ava';
 
-import { hostTier, isKvError, type Tier } from 'virtual-kv';
+import { hostTier, isKvError, type PrefixDrop, type Tier } from 'virtual-kv';
 
 import type { CacheBench, BenchOptions } from '../../helpers/cache.js';
 import { SteppedClock } from '../../serving/stepped-clock.js';
@@ -135,6 +135,31 @@ for (const method of ['open', 'close', 'remove'] as const) {
     t.true(isKvError(error, 'KV_TIER_STALLED'));
     t.like(error, { details: { tiers: ['mine'], calls: 1 } });
     t.true(other.isClosed);
+    scene.bench.close();
+  });
+}
+
+for (const method of ['open', 'put', 'remove'] as const) {
+  test(`a tier whose ${method} never answers keeps no drop waiting, and is named`, async (t) => {
+    const [mine, other] = [new ClosableTier('mine'), new ClosableTier('other')];
+    let calls = 0;
+    mine[method] = <T>(): Promise<T> => {
+      calls += 1;
+      return never<T>();
+    };
+    const scene = new Scene(t, [other, mine]);
+    if (method !== 'open') await scene.tiers.ready();
+    serve(scene.bench, textOf(64), 3);
+    if (method === 'put') while (calls === 0) await turn();
+    else await scene.tiers.settled();
+    let dropped: PrefixDrop | undefined;
+    const dropping = scene.bench.cache.prefixes.drop({ tokens: textOf(64) }).then((drop) => { dropped = drop; });
+    await scene.wait(0.9 * timeoutMs);
+    t.is(dropped, undefined);
+    await scene.wait(0.3 * timeoutMs);
+    await dropping;
+    t.deepEqual([dropped!.unreachedTiers, other.blocks.size], [['mine'], 0]);
+    await scene.endOf(scene.tiers.close(), 2.5 * timeoutMs);
     scene.bench.close();
   });
 }

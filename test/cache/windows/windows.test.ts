@@ -4,7 +4,7 @@
 
 import test, { type ExecutionContext } from 'ava';
 
-import { ahead, isKvError, Kernels, KvCache, type ModelShape, type Sequence } from 'virtual-kv';
+import { ahead, isKvError, Kernels, KvCache, OnlineScheduler, type EnginePass, type ModelShape, type Sequence } from 'virtual-kv';
 
 import { CacheBench, cacheTest, cacheTests, withCache, type BenchOptions } from '../../helpers/cache.js';
 import { nativeOf } from '../../helpers/native-of.js';
@@ -63,6 +63,20 @@ cacheTest('a prompt in passes needs the window and one pass', { ...options, pass
   t.is(most, 6);
   t.deepEqual(mapped(bench, sequence), { first: 23, end: 25, pages: 54 });
   t.is(bench.pool().earmarkedPages, 2, 'a third row for single tokens');
+});
+
+test('a scheduler computes a prompt in passes of the tokens that are set aside for one, whatever a step has', async (t) => {
+  await withCache(t, { ...options, passTokens: 16, memoryBudgetBytes: 62 * 65_536 }, async ({ cache }) => {
+    const passes: number[] = [];
+    const compute = (pass: EnginePass) => {
+      passes.push(...pass.tokenCounts.subarray(0, pass.length));
+      return { logits: new Float32Array(16 * pass.length) };
+    };
+    const scheduler = new OnlineScheduler({ cache, engine: { vocabularyTokens: 16, prefill: compute, decode: compute }, prefillTokensPerStep: 64 });
+    await scheduler.submit({ tokens: Array.from({ length: 100 }, () => 1), maxNewTokens: 1 }).result;
+    t.deepEqual(passes, [16, 16, 16, 16, 16, 16, 4]);
+    await scheduler.close();
+  });
 });
 
 test('a prompt is admitted with the pages that it needs at once, and refused with one fewer', async (t) => {
