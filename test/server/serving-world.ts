@@ -16,6 +16,8 @@ export interface WorldOptions extends Partial<Omit<ModelServerOptions, 'schedule
   readonly slots?: number;
   /** Of a sequence. Default 512. */
   readonly cacheTokens?: number;
+  /** Of the cache. Default: as it chooses. */
+  readonly pageBytes?: number;
   /** What the engine answers with. Default: tokens. */
   readonly answers?: 'tokens' | 'logits';
   readonly scheduler?: Partial<OnlineSchedulerOptions>;
@@ -31,9 +33,9 @@ export class ServingWorld {
   /** Errors that the server told of. */
   readonly errors: unknown[] = [];
 
-  constructor({ slots = 4, cacheTokens = 512, answers, scheduler = {}, tiers = [], ...options }: WorldOptions = {}) {
+  constructor({ slots = 4, cacheTokens = 512, pageBytes, answers, scheduler = {}, tiers = [], ...options }: WorldOptions = {}) {
     this.cache = new KvCache({
-      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots, maxTokens: cacheTokens,
+      model: { layers: 1, kvHeads: 1, headDim: 64, dtype: 'float16' }, slots, maxTokens: cacheTokens, pageBytes,
       memoryBudgetBytes: 2 ** 24, driver: 'host',
       prefixCache: { policy: sessionPolicy(), tiers, modelId: 'script' },
     });

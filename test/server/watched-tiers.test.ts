@@ -25,7 +25,7 @@ test('transfers to and from tiers are no requests that ended', (t) => withServer
   t.true(world.cache.metrics.acquired > 12, 'there were transfers');
 }));
 
-test('a strip of `vkv top` is as long as its axis says, where a row is longer than a sequence', (t) => withServer(t, {}, async (world) => {
+test('a strip of `vkv top` is as long as its axis says, where a row is longer than a sequence', (t) => withServer(t, { pageBytes: 2 ** 21 }, async (world) => {
   world.engine.hold();
   const answer = world.post('/v1/completions', { prompt: 'a'.repeat(255), max_tokens: 1 });
   while (world.engine.waits === 0) await new Promise(setImmediate);

@@ -94,7 +94,7 @@ for (const on of ['host', 'mock'] as const) {
       counts.found += found;
       sequence.release();
     };
-    for (let step = scaled(600); step > 0; step -= 1) {
+    for (let step = scaled(600, 600); step > 0; step -= 1) {
       const number = random.integer(texts);
       const prompt = { tokens: textOf(140, 100 * number), salt: `${number}` };
       const what = random.integer(10);
