@@ -215,8 +215,8 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
       needRows, needPages, havePages, budgetBytes, pageBytes, slots, sideTensor,
     }) => sideTensor !== undefined
       ? `The side tensor \`${sideTensor}\` cannot grow: ${formatCount('more page', needPages)} ${needPages === 1 ? 'is' : 'are'} needed ` +
-        `(${formatBytes(needPages * pageBytes)}), and sequences and hand-overs leave ${formatNumber(havePages)}. Release sequences, close ` +
-        `hand-overs that were read, or raise \`sideBudgetBytes\` (now ${formatBytes(budgetBytes)}).`
+        `(${formatBytes(needPages * pageBytes)}), and sequences, hand-overs and pinned text leave ${formatNumber(havePages)}. ` +
+        `Release sequences, close hand-overs that were read, or raise \`sideBudgetBytes\` (now ${formatBytes(budgetBytes)}).`
       : `${cannotGrow(slots)}: ${formatCount('more page', needPages)} ${needPages === 1 ? 'is' : 'are'} needed ` +
       `(${formatCount('row', needRows)}, ${formatBytes(needPages * pageBytes)}); ${formatNumber(havePages)} of ` +
       `${formatNumber(Math.floor(budgetBytes / pageBytes))} are free. Release sequences, or raise \`memoryBudgetBytes\` ` +
