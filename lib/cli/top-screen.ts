@@ -18,10 +18,12 @@ export interface ScreenOptions {
   readonly problem?: string | undefined;
 }
 
-/** Before the legend where there are sets with windows. */
-const windowLegend = '▀ window · ';
-/** The last line, within 80 columns; on a terminal also says how it ends. */
-const legend = 'A, B, …: a shared prefix · █ own · ░ not used yet · ▒ kept · q ends';
+/** The end of the screen; `window` where there are sets with windows. */
+const windowLegend = '▀ window';
+const legend = ['A, B, …: a shared prefix', '█ own', '░ not used yet', '▒ kept', 'q ends'];
+
+/** Columns of the names of facts. */
+const nameWidth = 10;
 
 const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const paints: readonly Paint[] = [colours.cyan, colours.yellow, colours.magenta, colours.green, colours.red, colours.white];
@@ -30,9 +32,10 @@ const paints: readonly Paint[] = [colours.cyan, colours.yellow, colours.magenta,
 export function topScreen(state: ServerState, { columns, lines, problem }: ScreenOptions): string[] {
   const head = [titleLine(state, columns, problem), '', ...factLines(state, columns), ''];
   const { slots, layout, windows } = state.cache;
+  const foot = wrapped([...windows.length > 0 ? [windowLegend] : [], ...legend], columns);
   const shown = slots.filter(({ state: of, rows }) => of !== 'idle' || rows > 0).sort((a, b) => Number(a.state === 'idle') - Number(b.state === 'idle') || a.slot - b.slot);
   const linesOf = ({ windows: mapped }: Slot): number => 1 + mapped.filter(([first, end]) => end > first).length;
-  let room = lines - head.length - 2; // the scale, and the legend
+  let room = lines - head.length - 1 - foot.length; // the scale, and the legend
   const isCut = shown.reduce((sum, slot) => sum + linesOf(slot), 0) > room;
   if (isCut) room -= 1; // how many more there are
   const drawn = shown.filter((slot) => (room -= linesOf(slot)) >= 0);
@@ -52,15 +55,17 @@ export function topScreen(state: ServerState, { columns, lines, problem }: Scree
     ]),
     ...isCut ? [colours.dim(`and ${formatCount('slot', shown.length - drawn.length)} more`)] : [],
     ...shown.length === 0 ? [colours.dim('No slot has memory.')] : [],
-    colours.dim(`${windows.length > 0 ? windowLegend : ''}${legend}`.slice(0, columns)),
+    ...foot.map((line) => colours.dim(line)),
   ];
 }
 
 function titleLine({ modelName, driver, uptimeMs, version, isClosing, cache: { layout } }: ServerState, columns: number, problem: string | undefined): string {
   const name = printable(modelName);
-  const about = `${driver} · ${formatCount('slot', layout.slots)} of ${formatNumber(layout.maxTokens)} tokens · up ${duration(uptimeMs)} · virtual-kv ${version}`;
+  const slots = `${formatCount('slot', layout.slots)} of ${formatNumber(layout.maxTokens)} tokens`;
+  const parts = [...isClosing ? ['ending'] : [], driver, slots, `up ${duration(uptimeMs)}`, `virtual-kv ${version}`];
+  const [about = ''] = wrapped(parts, columns - name.length - 2); // what does not fit is left out
   if (problem !== undefined) return `${colours.bold(name)}  ${colours.red(problem.slice(0, Math.max(0, columns - name.length - 2)))}`;
-  return `${colours.bold(name)}  ${isClosing ? colours.yellow('ending · ') : ''}${colours.dim(about.slice(0, Math.max(0, columns - name.length - 2)))}`;
+  return `${colours.bold(name)}  ${isClosing ? colours.yellow(about) : colours.dim(about)}`;
 }
 
 function factLines({ requests, recent, totals, prefixes, cache: { pool, pages, layout, age } }: ServerState, columns: number): string[] {
@@ -73,15 +78,40 @@ function factLines({ requests, recent, totals, prefixes, cache: { pool, pages, l
   const times = (name: string, { p50, p90 }: ServerState['recent']['wait']): string =>
     (columns < 90 ? `${name} ${duration(p50)}, ${duration(p90)}` : `${name} ${duration(p50)} (p90 ${duration(p90)})`);
   const pooled = age.rows.reduce((sum, rows) => sum + rows, 0);
-  const facts: readonly (readonly [string, string])[] = [
-    ['requests', `${formatNumber(requests.running.length)} running, ${formatNumber(requests.waitingCount)} waiting · ${formatNumber(totals.completedRequests)} answered, ` +
-      `${formatNumber(totals.failedRequests)} failed, ${formatCount('preemption', totals.preemptions)}`],
-    ['speed', `${formatNumber(recent.tokensPerSecond, 1)} tokens/s · ${formatNumber(recent.stepsPerSecond, 1)} steps/s, over ${duration(recent.windowMs)}`],
-    [columns < 90 ? 'p50, p90' : 'times', [times('wait', recent.wait), times('first token', recent.firstToken), times('between', recent.betweenTokens)].join(' · ')],
-    ['cache', `${share(recent.hitRate)} of prompts lately, ${share(prefixes.hitRate)} in all · ${formatCount('row', pooled)} in the pool`],
-    ['memory', `${bar} ${size(pages.running)} running, ${size(pages.cached + pages.idle)} kept, of ${size(pool.budgetPages)}`],
+  const facts: readonly (readonly [string, readonly string[]])[] = [
+    ['requests', [
+      `${formatNumber(requests.running.length)} running, ${formatNumber(requests.waitingCount)} waiting`,
+      `${formatNumber(totals.completedRequests)} answered, ${formatNumber(totals.failedRequests)} failed, ` +
+        formatCount('preemption', totals.preemptions),
+    ]],
+    ['speed', [
+      `${formatNumber(recent.tokensPerSecond, 1)} tokens/s`,
+      `${formatNumber(recent.stepsPerSecond, 1)} steps/s, over ${duration(recent.windowMs)}`,
+    ]],
+    [columns < 90 ? 'p50, p90' : 'times', [
+      times('wait', recent.wait), times('first token', recent.firstToken), times('between', recent.betweenTokens),
+    ]],
+    ['cache', [
+      `${share(recent.hitRate)} of prompts lately, ${share(prefixes.hitRate)} in all`, `${formatCount('row', pooled)} in the pool`,
+    ]],
   ];
-  return facts.map(([name, text]) => `${colours.dim(name.padEnd(9))} ${name === 'memory' ? text : text.slice(0, Math.max(0, columns - 10))}`);
+  const uses = `${size(pages.running)} running, ${size(pages.cached + pages.idle)} kept, of ${size(pool.budgetPages)}`;
+  const memory = nameWidth + width + 1 + uses.length <= columns ? [`${bar} ${uses}`] : [bar, uses];
+  const named = (name: string, lines: readonly string[]): string[] =>
+    lines.map((line, at) => `${colours.dim((at === 0 ? name : '').padEnd(nameWidth))}${line}`);
+  return [...facts.flatMap(([name, parts]) => named(name, wrapped(parts, columns - nameWidth))), ...named('memory', memory)];
+}
+
+/** Parts with dots between them, on as many lines as they need. */
+function wrapped(parts: readonly string[], width: number): string[] {
+  const lines: string[] = [];
+  for (const part of parts) {
+    const last = lines.at(-1);
+    const joined = last === undefined ? part : `${last} · ${part}`;
+    if (last !== undefined && joined.length <= width) lines[lines.length - 1] = joined;
+    else lines.push(part.slice(0, Math.max(0, width)));
+  }
+  return lines;
 }
 
 interface LineOptions {

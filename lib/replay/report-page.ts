@@ -1,6 +1,8 @@
 // The HTML page of a report: headline, memory bars, chart and facts, in one self-contained file with no script and no
 // network. Text comes from the summary; this only lays it out.
 
+import path = require('node:path');
+
 import { formatBytes, formatNumber, printable } from '../base/format.js';
 import { isAllRefused, isSound, type ReplayResult } from './result.js';
 import { factsOf, memoryBarsOf, verdictOf, type Fact, type MemoryBar } from './summary.js';
@@ -24,12 +26,12 @@ export function reportPage(result: ReplayResult, { memory, narrow, tiers }: Repo
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Replay of ${escaped(result.trace.name)} · virtual-kv</title>
+<title>Replay of ${escaped(path.basename(result.trace.name))} · virtual-kv</title>
 <style>${stylesheet}</style>
 </head>
 <body>
 <main>
-<p class="kicker">virtual-kv replay · ${escaped(result.trace.name)}</p>
+<p class="kicker">virtual-kv replay · ${escaped(path.basename(result.trace.name))}</p>
 <h1>${formatBytes(result.peakPhysicalBytes)} of memory did the work of ${formatBytes(result.staticBytes)}</h1>
 <p class="lead">${formatNumber(result.completedRequests)} requests, ${formatNumber(tokens)} tokens, a KV cache that is
 contiguous to the kernels and grows page by page: ${less} × less than a static reservation.</p>

@@ -7,14 +7,14 @@ import { WatchedWorld } from '../server/watched-world.js';
 type Cache = ServerState['cache'];
 
 /** The screen of a server whose cache has these slots and layer sets; a row is 10 tokens. */
-async function screenOf(cache: Pick<Cache, 'slots' | 'windows'>, lines: number): Promise<string[]> {
+async function screenOf(cache: Pick<Cache, 'slots' | 'windows'>, lines: number, columns = 82): Promise<string[]> {
   const world = new WatchedWorld({});
   try {
     await world.server.listen({ port: 0 });
     const state = await (await fetch(`${world.url}/watch/state`)).json() as ServerState;
     const layout = { ...state.cache.layout, maxTokens: 1_000, tokensPerRow: 10 };
     // eslint-disable-next-line no-control-regex -- escape sequences
-    return topScreen({ ...state, cache: { ...state.cache, ...cache, layout } }, { columns: 82, lines }).map((line) => line.replace(/\u001B\[\d+m/g, ''));
+    return topScreen({ ...state, cache: { ...state.cache, ...cache, layout } }, { columns, lines }).map((line) => line.replace(/\u001B\[\d+m/g, ''));
   } finally {
     await world.close();
   }
@@ -47,4 +47,13 @@ test('a slot is drawn with the lines of its layer sets, or not at all', async (t
   t.is(whole.filter((line) => line.includes('▀▀')).length, 6);
   t.is(cut.filter((line) => line.includes('▀▀')).length, 4);
   t.true(cut.some((line) => line.startsWith('and 1 slot more')));
+});
+
+test('on a narrow terminal facts and legend go on in the next line, and nothing is cut', async (t) => {
+  const cache = { windows, slots: [slot(0, [[45, 50], [20, 25]])] };
+  const [wide, narrow] = [await screenOf(cache, 40, 89), await screenOf(cache, 40, 50)];
+  t.true(narrow.every((line) => line.length <= 50), narrow.join('\n'));
+  t.true(narrow.length > wide.length);
+  for (const part of ['preemptions', 'steps/s, over', 'between', 'in the pool', 'q ends']) t.true(narrow.some((line) => line.includes(part)), part);
+  t.is((await screenOf(cache, narrow.length, 50)).length, narrow.length);
 });
