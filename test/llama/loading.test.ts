@@ -110,7 +110,7 @@ test('a load that is given up ends with KV_ABORTED, and the next one is as any',
   await new Promise(setImmediate);
   t.is(getEventListeners(given.signal, 'abort').length, 1);
   given.abort('enough');
-  t.is((await t.throwsAsync(load, { code: 'KV_ABORTED', message: /Loading a model was aborted/ })).cause, 'enough');
+  t.is((await t.throwsAsync(load, { code: 'KV_ABORTED' })).cause, 'enough');
   await t.throwsAsync(LlamaModel.load(folder, { signal: given.signal }), { code: 'KV_ABORTED' });
   const unused = new AbortController();
   t.is((await LlamaModel.load(folder, { signal: unused.signal })).config.layers, 2);

@@ -99,7 +99,7 @@ test('missing packages are named', async (t) => {
 
 test('a server that is closed while it begins to listen says so, and listens no more', async (t) => {
   const world = new ServingWorld();
-  const listening = t.throwsAsync(world.server.listen({ port: 0, host: 'localhost' }), { code: 'KV_CLOSED', message: /listen/ });
+  const listening = t.throwsAsync(world.server.listen({ port: 0, host: 'localhost' }), { code: 'KV_CLOSED' });
   await world.close();
   await listening;
   t.is(world.server.url, undefined);

@@ -68,5 +68,5 @@ test('options of a sampler are checked', (t) => {
   for (const options of [{ temperature: 0 }, { topK: 0 }, { topP: 1.1 }, { seed: 0.5 }]) {
     t.throws(() => randomSampler(options), { code: 'KV_INVALID_OPTION' });
   }
-  t.throws(() => randomSampler({ topq: 1 } as never), { code: 'KV_UNKNOWN_OPTION', message: /`topK`|`topP`/ });
+  t.throws(() => randomSampler({ topq: 1 } as never), { code: 'KV_UNKNOWN_OPTION' });
 });

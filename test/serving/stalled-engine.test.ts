@@ -96,7 +96,7 @@ for (const [name, answers] of Object.entries(schedulers)) {
       t.like((await answers(options, [other]))[0], { status: 'rejected', reason: { code: 'KV_ENGINE_STALLED' } });
       t.is(held.begun.length, 1);
       t.is(cache.counts().idleSlots, 1);
-      t.throws(() => { cache.close(); }, { code: 'KV_DRIVER_IN_USE', message: /pass of an engine may still write/ });
+      t.throws(() => { cache.close(); }, { code: 'KV_DRIVER_IN_USE' });
       await held.end(how);
       t.is(cache.counts().idleSlots, 2);
       t.is(clock.alarms, 0);
@@ -161,7 +161,7 @@ servingTests('close ends every request at once, and gives up waiting for the eng
   const closing = scheduler.close({ timeoutMs: 0 });
   for (const { result } of streams) await t.throwsAsync(result, { code: 'KV_CLOSED' });
   await t.throwsAsync(read, { code: 'KV_CLOSED' });
-  const error = await t.throwsAsync(closing, { code: 'KV_TIMEOUT', message: /the engine's pass\. Raise `timeoutMs`\.$/ });
+  const error = await t.throwsAsync(closing, { code: 'KV_TIMEOUT' });
   t.like(error, { details: { timeoutMs: 0 } });
   await t.throwsAsync(scheduler.close({ signal: AbortSignal.abort() }), { code: 'KV_ABORTED' });
   t.throws(() => { cache.close(); }, { code: 'KV_DRIVER_IN_USE' });

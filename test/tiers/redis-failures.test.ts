@@ -11,6 +11,7 @@ import { RedisServer } from '../helpers/redis-server.js';
 import { redisTest } from '../helpers/redis-test.js';
 import { processClock } from '#internal/tiers/load-clock.js';
 import { timedRedisTier } from '#internal/tiers/redis-tier.js';
+import { slow } from '../runner/slow.js';
 import { blocksOf, breakerChange, contextOf, keyOf, namespaceOf, openTier, read, steppedTime } from './redis-world.js';
 
 const quick = { failures: 3, coolDownMs: 5, maxCoolDownMs: 20 };
@@ -156,7 +157,7 @@ redisTest('values that were truncated, flipped or replaced are misses, are count
   t.is(await read(tier, block), 'exact');
   const failed = await tier.get(block.record.key, new Uint8Array(block.record.bytes - 1));
   t.true(!failed.isFound && failed.reason === 'corrupt' && isKvError(failed.error, 'KV_TIER_DAMAGED'));
-});
+}, slow('stores anew what each kind of damage hit'));
 
 redisTest('a value of a later version is left alone, and so is a damaged one with `damaged: \'keep\'`', async (t) => {
   const server = await RedisServer.start(t);

@@ -291,3 +291,13 @@ test('two sequences of 33,000 tokens that share 4,096 hold 32 rows = 3,840 pages
   bench.close();
 });
 
+
+cacheTest('cached rows of the slot that a failed admission would have had can be evicted afterwards', { rows: 6, slots: 2, mapper: 'off' }, (t, bench) => {
+  const speaker = new Speaker(bench.cache);
+  const cached = tokensOf(1, 3 * rowTokens);
+  speaker.say(cached).release();
+  bench.fail('cuMemMap', 1); // of the row that goes on differently
+  t.throws(() => bench.cache.acquire({ tokens: [...cached.slice(0, 2 * rowTokens + 10), 1] }), { code: 'KV_DRIVER_CALL_FAILED' });
+  bench.forgiveAll();
+  t.is(speaker.say(tokensOf(2, 6 * rowTokens)).length, 6 * rowTokens);
+});
