@@ -12,9 +12,13 @@ import type { StoredBlock } from './stored-texts.js';
 
 /** Which block of one level goes first. */
 export interface BlockOrder {
+  /** Blocks. */
+  readonly size: number;
+  has(block: StoredBlock): boolean;
   /** Adds a block as the one used last, or makes it that. */
   set(block: StoredBlock): void;
-  delete(block: StoredBlock): void;
+  /** Whether it was there. */
+  delete(block: StoredBlock): boolean;
   /** Takes out the block that goes first of those that `skips` does not say so of; undefined: none. */
   take(skips: (block: StoredBlock) => boolean): StoredBlock | undefined;
   /** Whether a block is worth more than some block that is there; left out: that is not known. */
@@ -27,12 +31,10 @@ export interface BlockOrder {
 interface Level {
   readonly level: number;
   readonly order: BlockOrder;
-  blocks: number;
 }
 
 export class LevelOrder {
   readonly #makeOrder: () => BlockOrder;
-  readonly #levelOf = new Map<StoredBlock, number>();
   /** Those that have blocks, the lowest first. */
   readonly #levels: Level[] = [];
 
@@ -41,7 +43,7 @@ export class LevelOrder {
   }
 
   has(block: StoredBlock): boolean {
-    return this.#levelOf.has(block);
+    return this.#levels.some(({ order }) => order.has(block));
   }
 
   /** The lowest level that has a block; undefined: there is none. */
@@ -51,21 +53,14 @@ export class LevelOrder {
 
   /** Adds a block as the one used last, or makes it that. */
   set(block: StoredBlock): void {
-    const level = this.#at(block.level);
-    if (this.#levelOf.get(block) !== level.level) {
-      level.blocks += 1; // before it leaves the other one
-      this.delete(block);
-      this.#levelOf.set(block, level.level);
-    }
-    level.order.set(block);
+    const order = this.#orderOf(block.level);
+    if (!order.has(block)) this.delete(block); // from the level that it had
+    order.set(block);
   }
 
   delete(block: StoredBlock): void {
-    const name = this.#levelOf.get(block);
-    if (name === undefined) return;
-    const level = this.#at(name);
-    level.order.delete(block);
-    this.#forget(block, level);
+    const level = this.#levels.find(({ order }) => order.delete(block));
+    if (level !== undefined) this.#forgetIfEmpty(level);
   }
 
   /** Takes out the block that goes first of those up to a level that `skips` does not say so of; undefined: none. */
@@ -74,7 +69,7 @@ export class LevelOrder {
       if (level.level > mostLevel) break;
       const block = level.order.take(skips);
       if (block === undefined) continue;
-      this.#forget(block, level);
+      this.#forgetIfEmpty(level);
       return block;
     }
     return undefined;
@@ -94,19 +89,17 @@ export class LevelOrder {
     for (const { order } of this.#levels) order.refresh?.();
   }
 
-  #at(name: number): Level {
+  #orderOf(name: number): BlockOrder {
     const place = this.#levels.findIndex(({ level }) => level >= name);
     const found = this.#levels[place];
-    if (found?.level === name) return found;
-    const made = { level: name, order: this.#makeOrder(), blocks: 0 };
-    this.#levels.splice(place < 0 ? this.#levels.length : place, 0, made);
-    return made;
+    if (found?.level === name) return found.order;
+    const order = this.#makeOrder();
+    this.#levels.splice(place < 0 ? this.#levels.length : place, 0, { level: name, order });
+    return order;
   }
 
-  #forget(block: StoredBlock, level: Level): void {
-    this.#levelOf.delete(block);
-    level.blocks -= 1;
-    if (level.blocks === 0) this.#levels.splice(this.#levels.indexOf(level), 1);
+  #forgetIfEmpty(level: Level): void {
+    if (level.order.size === 0) this.#levels.splice(this.#levels.indexOf(level), 1);
   }
 }
 
@@ -125,6 +118,14 @@ export class ReuseOrder implements BlockOrder {
     this.#reuse = reuse;
   }
 
+  get size(): number {
+    return this.#numbers.size;
+  }
+
+  has(block: StoredBlock): boolean {
+    return this.#numbers.has(block);
+  }
+
   /** Adds a block as the one used last, or makes it that. Of a text's blocks the last one comes first. */
   set(block: StoredBlock): void {
     let number = this.#numbers.get(block);
@@ -138,13 +139,13 @@ export class ReuseOrder implements BlockOrder {
     this.#lists.add(number, this.#reuse.classOf(block));
   }
 
-  delete(block: StoredBlock): void {
+  delete(block: StoredBlock): boolean {
     const number = this.#numbers.get(block);
-    if (number === undefined) return;
+    if (number === undefined) return false;
     this.#lists.remove(number);
-    this.#numbers.delete(block);
     this.#blocks[number] = undefined;
     this.#free.push(number);
+    return this.#numbers.delete(block);
   }
 
   /**
@@ -230,6 +231,10 @@ export class BlockRanking implements BlockOrder {
     this.#worthOf = worthOf;
   }
 
+  get size(): number {
+    return this.#ranked.size;
+  }
+
   has(block: StoredBlock): boolean {
     return this.#ranked.has(block);
   }
@@ -247,11 +252,10 @@ export class BlockRanking implements BlockOrder {
     this.#heap.push(made);
   }
 
-  delete(block: StoredBlock): void {
+  delete(block: StoredBlock): boolean {
     const ranked = this.#ranked.get(block);
-    if (ranked === undefined) return;
-    this.#ranked.delete(block);
-    this.#heap.remove(ranked.index);
+    if (ranked !== undefined) this.#heap.remove(ranked.index);
+    return this.#ranked.delete(block);
   }
 
   /** Takes out the block that goes first of those that `skips` does not say so of; undefined: none. */

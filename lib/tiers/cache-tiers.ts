@@ -41,13 +41,7 @@ export interface TiersAtWork {
 
 /** The tiers below a cache's device: `cache.prefixes.tiers`. */
 export class CacheTiers {
-  /** Parts of stored text for sequences that are given no more. @internal */
-  readonly selections: Selections;
-  readonly #set: TierSet;
-  readonly #transfers: Transfers;
-  readonly #demotions: Demotions;
-  readonly #promotions: Promotions;
-  readonly #followers: ChoiceFollowers;
+  readonly #parts: TiersAtWork;
   readonly #places: TextPlaces;
   readonly #ready: Promise<void>;
   readonly #report: (error: unknown) => void;
@@ -57,31 +51,28 @@ export class CacheTiers {
   #closing: Promise<void> | undefined;
 
   /** @internal Opens the tiers. @param report Hears of failures that no call reports. */
-  constructor(
-    { set, transfers, demotions, promotions, followers, selections }: TiersAtWork, closeTimeoutMs: number,
-    report: (error: unknown) => void,
-  ) {
-    this.selections = selections;
-    this.#set = set;
-    this.#transfers = transfers;
-    this.#demotions = demotions;
-    this.#promotions = promotions;
-    this.#followers = followers;
-    this.#places = new TextPlaces(set, promotions);
+  constructor(parts: TiersAtWork, closeTimeoutMs: number, report: (error: unknown) => void) {
+    this.#parts = parts;
+    this.#places = new TextPlaces(parts.set, parts.promotions);
     this.#closeTimeoutMs = closeTimeoutMs;
     this.#report = report;
-    this.#ready = set.open();
+    this.#ready = parts.set.open();
     this.#ready.catch(report);
+  }
+
+  /** Parts of stored text for sequences that are given no more. @internal */
+  get selections(): Selections {
+    return this.#parts.selections;
   }
 
   /** Tokens of a stored block; the last one of a text may have fewer. */
   get blockTokens(): number {
-    return this.#set.keys.blockTokens;
+    return this.#parts.set.keys.blockTokens;
   }
 
   /** Which blocks tiers have got and lost, from now on. @internal */
   placedBlocks(): PlacedBlocks {
-    return this.#set.placedBlocks();
+    return this.#parts.set.placedBlocks();
   }
 
   /** Resolves when every tier is open; rejects with what the user must mend. */
@@ -95,9 +86,9 @@ export class CacheTiers {
    * (`waitingTexts`).
    */
   async settled(): Promise<void> {
-    this.#transfers.synchronize();
-    await this.#demotions.settled();
-    await this.#followers.settled();
+    this.#parts.transfers.synchronize();
+    await this.#parts.demotions.settled();
+    await this.#parts.followers.settled();
   }
 
   /**
@@ -105,32 +96,32 @@ export class CacheTiers {
    * @internal
    */
   forTexts(visit: (tokens: Int32Array, from: number, to: number) => void): void {
-    this.#set.texts.forTexts(visit);
+    this.#parts.set.texts.forTexts(visit);
   }
 
   /** Whether a tier may have text that the cache has not heard of, since others store there too. */
   get mayHaveMore(): boolean {
-    return this.#set.all.some(({ tier, state }) => state === 'open' && tier.find !== undefined);
+    return this.#parts.set.all.some(({ tier, state }) => state === 'open' && tier.find !== undefined);
   }
 
   /** @internal */
   demotedTokens(domain: PrefixDomain, text: Int32Array, cachedTokens: number): number {
-    return this.#promotions.demotedTokens(domain, text, cachedTokens);
+    return this.#parts.promotions.demotedTokens(domain, text, cachedTokens);
   }
 
   /** Throws KV_INTERNAL where the counts do not agree. @internal */
   verify(): void {
-    this.#set.verify();
+    this.#parts.set.verify();
   }
 
   /** For tests: the tiers at work. @internal */
   get opened(): readonly OpenTier[] {
-    return this.#set.all;
+    return this.#parts.set.all;
   }
 
   /** For tests: loads are timed by this clock from now on. @internal */
   timeLoadsBy(clock: LoadClock): void {
-    this.#promotions.clock = clock;
+    this.#parts.promotions.clock = clock;
   }
 
   /** Where a text lies of which `cachedTokens` tokens are on the device. @internal */
@@ -145,12 +136,12 @@ export class CacheTiers {
 
   /** For the device's eviction policy. @internal */
   selectedOf(domain: PrefixDomain, extent: CachedExtent): SelectedExtent | undefined {
-    return selectedOf(this.#set, this.#followers.means, domain, extent);
+    return selectedOf(this.#parts.set, this.#parts.followers.means, domain, extent);
   }
 
   /** @internal */
   promote(request: PromotionRequest): Promise<Promotion> {
-    return this.#promotions.promote(request);
+    return this.#parts.promotions.promote(request);
   }
 
   /**
@@ -162,7 +153,7 @@ export class CacheTiers {
    * KV_CLOSED.
    */
   reorder(options?: ReorderOptions): Promise<number> {
-    return this.#followers.reordering.run(options, this.#ready);
+    return this.#parts.followers.reordering.run(options, this.#ready);
   }
 
   /**
@@ -172,29 +163,29 @@ export class CacheTiers {
   hasPrefilled(tokens: number, milliseconds: number): void {
     atLeastZero(tokens, { owner: 'CacheTiers.hasPrefilled', option: 'tokens' });
     atLeastZero(milliseconds, { owner: 'CacheTiers.hasPrefilled', option: 'milliseconds' });
-    this.#promotions.prefill.measured(tokens, milliseconds);
+    this.#parts.promotions.prefill.measured(tokens, milliseconds);
   }
 
   /** Keeps what the device has of a text from being evicted. @internal */
   hold(domain: PrefixDomain, text: Int32Array): HeldText {
-    return new HeldText(this.#transfers, domain, text);
+    return new HeldText(this.#parts.transfers, domain, text);
   }
 
   /** Ends loads, stores and holds under way; returns whether there were any. @internal */
   interrupt(): boolean {
-    return this.#transfers.interrupt();
+    return this.#parts.transfers.interrupt();
   }
 
   /** @internal */
   setNamespace(namespace: string): void {
-    this.#followers.raisedTexts.setNamespace(namespace);
+    this.#parts.followers.raisedTexts.setNamespace(namespace);
   }
 
   /** Drops what tiers have, and what waits to be stored. @internal */
   clear(): void {
-    this.#demotions.clear();
-    this.#followers.clear();
-    this.#set.clear();
+    this.#parts.demotions.clear();
+    this.#parts.followers.clear();
+    this.#parts.set.clear();
   }
 
   /**
@@ -202,24 +193,22 @@ export class CacheTiers {
    * tiers that have answered nothing for as long as closing would wait. @internal
    */
   drop(scope: TextScope): Promise<DroppedBlocks> {
-    this.#demotions.drop(scope);
-    this.#followers.raisedTexts.drop(scope);
-    return this.#set.drop(scope, (work, { calls }) =>
-      isOverBeforeSilence(work, [calls], this.#closeTimeoutMs, this.#promotions.clock));
+    const { demotions, followers, promotions, set } = this.#parts;
+    demotions.drop(scope);
+    followers.raisedTexts.drop(scope);
+    return set.drop(scope, (work, { calls }) =>
+      isOverBeforeSilence(work, [calls], this.#closeTimeoutMs, promotions.clock));
   }
 
   /** What each tier has, and what was done since the cache was opened. */
   metrics(): TiersMetrics {
+    const { set, transfers, demotions, promotions: { prefill, totals }, followers, selections } = this.#parts;
     return {
-      waitingTexts: this.#demotions.waiting, droppedTexts: this.#demotions.dropped,
-      interruptedTransfers: this.#transfers.interrupted,
-      staging: this.#transfers.staging,
-      prefillTokensPerMs: this.#promotions.prefill.tokensPerMs, promotions: { ...this.#promotions.totals.ends },
-      prefetches: { ...this.#promotions.totals.hintEnds }, promotionTimes: this.#promotions.totals.times,
-      selections: this.selections.totals.copy(),
-      raisedBlocks: this.#followers.raised.raised, raisedTokens: this.#followers.raisedTexts.tokens,
-      reordering: this.#followers.reordering.counts,
-      tiers: this.#set.all.map(tierMetrics),
+      waitingTexts: demotions.waiting, droppedTexts: demotions.dropped, interruptedTransfers: transfers.interrupted,
+      staging: transfers.staging, prefillTokensPerMs: prefill.tokensPerMs, promotions: { ...totals.ends },
+      prefetches: { ...totals.hintEnds }, promotionTimes: totals.times, selections: selections.totals.copy(),
+      raisedBlocks: followers.raised.raised, raisedTokens: followers.raisedTexts.tokens,
+      reordering: followers.reordering.counts, tiers: set.all.map(tierMetrics),
     };
   }
 
@@ -229,8 +218,8 @@ export class CacheTiers {
    * your own has answered nothing for `prefixCache.tierCloseTimeoutMs`, once the others are closed. Idempotent.
    */
   async close(): Promise<void> {
-    void this.#followers.stopRaising(); // what requests do not wait for
-    if (this.#closing === undefined) await this.#untilSilence(this.settled().then(() => this.#set.written()));
+    void this.#parts.followers.stopRaising(); // what requests do not wait for
+    if (this.#closing === undefined) await this.#untilSilence(this.settled().then(() => this.#parts.set.written()));
     await this.#end();
   }
 
@@ -239,7 +228,7 @@ export class CacheTiers {
    * @internal
    */
   end(): void {
-    const texts = this.#closing === undefined ? this.#demotions.unfinished : 0;
+    const texts = this.#closing === undefined ? this.#parts.demotions.unfinished : 0;
     if (texts > 0) warnOfLoss(texts);
     const isAwaited = this.#closing !== undefined;
     const closing = this.#end();
@@ -247,18 +236,18 @@ export class CacheTiers {
   }
 
   #end(): Promise<void> {
-    this.#promotions.stop();
-    this.#demotions.stop();
-    this.#transfers.forgetAll();
-    for (const open of this.#set.all) open.cancelReads();
-    this.#closing ??= this.#closeTiers(this.#followers.stop());
+    this.#parts.promotions.stop();
+    this.#parts.demotions.stop();
+    this.#parts.transfers.forgetAll();
+    for (const open of this.#parts.set.all) open.cancelReads();
+    this.#closing ??= this.#closeTiers(this.#parts.followers.stop());
     this.#closing.catch(() => { /* it is told to those that wait for it */ });
     return this.#closing;
   }
 
   async #closeTiers(ending: readonly Promise<unknown>[]): Promise<void> {
     if (ending.length > 0) await this.#untilSilence(Promise.allSettled(ending));
-    await this.#untilSilence(this.#set.close());
+    await this.#untilSilence(this.#parts.set.close());
     if (this.#silent.size === 0) return;
     const calls = [...this.#silent.values()].reduce((sum, each) => sum + each, 0);
     throw createError('KV_TIER_STALLED', { tiers: [...this.#silent.keys()], calls, timeoutMs: this.#closeTimeoutMs });
@@ -266,10 +255,9 @@ export class CacheTiers {
 
   /** Waits for something that calls tiers, as long as they answer; else notes those that do not. */
   async #untilSilence(work: Promise<unknown>): Promise<void> {
-    const { all } = this.#set;
-    if (await isOverBeforeSilence(work, all.map(({ calls }) => calls), this.#closeTimeoutMs, this.#promotions.clock)) {
-      return;
-    }
+    const { all } = this.#parts.set;
+    const { clock } = this.#parts.promotions;
+    if (await isOverBeforeSilence(work, all.map(({ calls }) => calls), this.#closeTimeoutMs, clock)) return;
     for (const { tier: { name }, calls: { underWay } } of all) {
       if (underWay > 0) this.#silent.set(name, Math.max(underWay, this.#silent.get(name) ?? 0));
     }

@@ -9,11 +9,11 @@ import type { HostMemory } from './host-memory.js';
 import { Answers, LoadEstimate } from './load-estimate.js';
 import type { StoredBlock, StoredTexts } from './stored-texts.js';
 import {
-  type BlockAbsence, InstantCalls, readBorrowed, readGet, readPut, readRemoval, readTokensGet, TierCalls, TierCounts,
+  type BlockAbsence, readBorrowed, readGet, readPut, readRemoval, readStatistics, readTokensGet, TierCalls, TierCounts,
 } from './tier-calls.js';
 import { type BlockWorth, TierContents } from './tier-contents.js';
 import type {
-  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut, TierTokens, TierTokensGet,
+  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut, TierStatistics, TierTokens, TierTokensGet,
 } from './tier.js';
 
 /** A payload that can be loaded, until `release`. */
@@ -53,12 +53,13 @@ export class OpenTier {
   readonly puts = new PutLimit();
   /** Every call that is waited for goes through it. */
   readonly calls = new TierCalls();
-  readonly instant: InstantCalls;
   /** Resolves when it has opened, or failed to; undefined: it was not told to open. */
   opened: Promise<void> | undefined;
   /** By block key: why it does not have a block that it had or was offered. */
   readonly absences = new RecentMap<BlockAbsence>(4096);
   state: 'opening' | 'open' | 'failed' | 'closed' = 'opening';
+  /** Whether it gave its statistics when it was last asked. */
+  #hasStatistics = true;
   /** Ends what reads of it. */
   readonly #ending = new AbortController();
   readonly #texts: StoredTexts;
@@ -68,8 +69,8 @@ export class OpenTier {
   readonly #underWay = new Map<Promise<boolean>, { readonly block: StoredBlock; readonly isWanted: () => boolean }>();
   /** Blocks that came when they were not wanted any more, and of whose removal the store took no note. */
   readonly #unremoved = new WeakSet<StoredBlock>();
-  /** Keys of each removal that is under way. */
-  readonly #leaving = new Set<ReadonlySet<string>>();
+  /** Keys of each removal that is under way, and when it is over. */
+  readonly #leaving = new Map<ReadonlySet<string>, Promise<boolean>>();
   /** For each question of `find` that is under way the same, and those of removals that began since. */
   readonly #finding = new Set<ReadonlySet<string>[]>();
   /** By block, the sums that it was stored with here. */
@@ -81,7 +82,6 @@ export class OpenTier {
     this.#texts = texts;
     this.#stripes = stripes;
     this.#report = report;
-    this.instant = new InstantCalls(tier, this.counts, report);
     setMaxListeners(0, this.#ending.signal); // one for each block that is being read
   }
 
@@ -116,6 +116,11 @@ export class OpenTier {
   async #put(block: StoredBlock, record: BlockRecord, payload: Uint8Array, isWanted: () => boolean): Promise<boolean> {
     const { contents, contents: { tenants }, tier, counts } = this;
     block.pins += 1;
+    // What is leaving would be taken for what comes.
+    for (let over = this.#leavingAs(block.key); over !== undefined; over = this.#leavingAs(block.key)) {
+      if (!isWanted()) break; // then it may be this put itself
+      await over;
+    }
     await this.puts.begin();
     let size = 0;
     let isPut = false;
@@ -132,7 +137,7 @@ export class OpenTier {
       await this.#drop(evicted);
       if (!isWanted()) return false;
       const isFull = !isWithinBound || !contents.takes(block, record.bytes);
-      if (isFull || this.#isLeaving(block.key, this.#leaving)) { // what is leaving would be taken for what comes
+      if (isFull || this.#leavingAs(block.key) !== undefined) {
         this.#refused(block, isFull ? 'full' : 'busy');
         return false;
       }
@@ -150,8 +155,10 @@ export class OpenTier {
         if (!await this.#remove([block.key])) this.#unremoved.add(block);
       } else if (put.isStored) {
         this.add(block, record.bytes, record.sums);
-        counts.stored(record.bytes, performance.now() - beganMs);
-        if (block.level !== record.level) this.instant.setLevel(block.key, block.level);
+        counts.putTimes.observe(performance.now() - beganMs);
+        counts.storedBlocks += 1;
+        counts.storedBytes += record.bytes;
+        if (block.level !== record.level) this.setLevel(block.key, block.level);
         this.#supersede(block);
       } else {
         this.#refused(block, put.reason);
@@ -219,7 +226,7 @@ export class OpenTier {
    */
   async find(keys: readonly string[], signal: AbortSignal): Promise<number | undefined> {
     const either = new EitherSignal(this.#ending.signal, signal);
-    const leaving = [...this.#leaving];
+    const leaving = [...this.#leaving.keys()];
     this.#finding.add(leaving);
     try {
       const found: number | null | undefined = await this.tier.find?.(keys, either.signal);
@@ -229,7 +236,8 @@ export class OpenTier {
       }
       this.isSilent = false;
       const stays = keys.slice(0, Math.max(0, Math.floor(found) || 0));
-      const gone = stays.findIndex((key) => this.#isLeaving(key, leaving));
+      const gone = stays.findIndex((key) =>
+        leaving.some((keys) => keys.has(key)) || this.#leavingAs(key) !== undefined);
       return gone < 0 ? stays.length : gone;
     } catch (error) { // a tier of the user's that throws
       this.#report(error);
@@ -304,6 +312,48 @@ export class OpenTier {
     await this.calls.track(this.tier.close());
   }
 
+  // What a tier answers at once. What one of the user's throws is reported, and the call counts as not answered.
+
+  /** Its own numbers; undefined: it gave none. That is counted, and the first of several failures is reported. */
+  statistics(): TierStatistics | undefined {
+    try {
+      const statistics = readStatistics(this.tier.statistics(), this.tier.name);
+      this.#hasStatistics = true;
+      return statistics;
+    } catch (error) {
+      this.counts.failedStatistics += 1;
+      if (this.#hasStatistics) this.#report(error);
+      this.#hasStatistics = false;
+      return undefined;
+    }
+  }
+
+  /** Memory of the tier in which a payload can be made; undefined: it lends none now. */
+  lend(bytes: number): Uint8Array | undefined {
+    return this.#atOnce(() => this.tier.lend?.(bytes));
+  }
+
+  /** Gives back memory that it lent and has not put. */
+  giveBack(payload: Uint8Array): void {
+    this.#atOnce(() => this.tier.giveBack?.(payload));
+  }
+
+  /** Tells it the level of a block that it has. */
+  setLevel(key: string, level: number): void {
+    this.#atOnce(() => this.tier.setLevel?.(key, level));
+  }
+
+  #atOnce<T>(call: () => T): T | undefined {
+    try {
+      const answer = call();
+      if (answer instanceof Promise) answer.catch(this.#report); // of an async method: the cache uses no answer of it
+      return answer;
+    } catch (error) {
+      this.#report(error);
+      return undefined;
+    }
+  }
+
   get #isOpen(): boolean {
     return this.state === 'open';
   }
@@ -344,7 +394,8 @@ export class OpenTier {
       return { reason: 'corrupt' };
     }
     if (got.isFound) {
-      counts.loaded(bytes, performance.now() - beganMs);
+      counts.getTimes.observe(performance.now() - beganMs);
+      counts.loadedBytes += bytes;
       return { payload, sums: got.sums, from: this, release: () => { scratch.give(payload); } };
     }
     scratch.give(payload);
@@ -370,7 +421,7 @@ export class OpenTier {
   }
 
   #missed(block: StoredBlock, { reason, error }: { readonly reason: GetMiss; readonly error?: unknown }): void {
-    this.counts.missed(reason);
+    this.counts.misses[reason] += 1;
     if (error !== undefined) this.#report(error);
     if (reason === 'absent') this.#lose(block, 'lost');
     if (reason === 'corrupt') this.damaged(block);
@@ -393,7 +444,7 @@ export class OpenTier {
   }
 
   #refused(block: StoredBlock, reason: PutRefusal): void {
-    this.counts.refused(reason);
+    this.counts.refusals[reason] += 1;
     this.absences.set(block.key, reason);
   }
 
@@ -403,11 +454,16 @@ export class OpenTier {
   }
 
   /** Does not reject. False: its store has not taken note of that. */
-  async #remove(keys: readonly string[]): Promise<boolean> {
-    if (keys.length === 0) return true;
+  #remove(keys: readonly string[]): Promise<boolean> {
+    if (keys.length === 0) return Promise.resolve(true);
     const leaving = new Set(keys);
-    this.#leaving.add(leaving);
+    const over = this.#removeNow(keys).finally(() => { this.#leaving.delete(leaving); });
+    this.#leaving.set(leaving, over);
     for (const finding of this.#finding) finding.push(leaving);
+    return over;
+  }
+
+  async #removeNow(keys: readonly string[]): Promise<boolean> {
     try {
       const { isRemoved, error } = readRemoval(await this.calls.track<unknown>(this.tier.remove(keys)));
       if (error !== undefined) this.#report(error);
@@ -415,16 +471,16 @@ export class OpenTier {
     } catch (error) { // a tier of the user's that throws
       this.#report(error);
       return false;
-    } finally {
-      this.#leaving.delete(leaving);
     }
   }
 
-  /** Whether the block of this key is being removed, or is on its way still though it is not wanted any more. */
-  #isLeaving(key: string, removals: Iterable<ReadonlySet<string>>): boolean {
-    for (const keys of removals) if (keys.has(key)) return true;
-    for (const { block, isWanted } of this.#underWay.values()) if (block.key === key && !isWanted()) return true;
-    return false;
+  /**
+   * When a removal of this key is over, or a put of it that is not wanted any more; undefined: none is under way.
+   */
+  #leavingAs(key: string): Promise<unknown> | undefined {
+    for (const [keys, over] of this.#leaving) if (keys.has(key)) return over;
+    for (const [over, { block, isWanted }] of this.#underWay) if (block.key === key && !isWanted()) return over;
+    return undefined;
   }
 }
 

@@ -64,34 +64,29 @@ export class TextPlaces {
   }
 
   #stretches({ blocks, partial, tokens }: StoredMatch, cachedTokens: number): TextPlace[] {
-    const stretches: TextPlace[] = [];
-    /** By the tiers' bits, and one for the device, so that equal places are one array. */
-    const known = new Map<number, readonly string[]>();
-    const placesOf = (tiers: number, isOnDevice: boolean): readonly string[] => {
-      const bits = 2 * tiers + (isOnDevice ? 1 : 0);
-      let places = known.get(bits);
-      if (places !== undefined) return places;
-      const names = this.#tiers.all.filter(({ state }, number) => state === 'open' && (tiers & (1 << number)) !== 0)
-        .map(({ tier }) => tier.name);
-      known.set(bits, places = isOnDevice ? ['device', ...names] : names);
-      return places;
-    };
-    const add = (from: number, to: number, places: readonly string[]): void => {
+    const open = this.#tiers.all.reduce((bits, { state }, number) => bits | (state === 'open' ? 1 << number : 0), 0);
+    /** `places`: the tiers' bits; behind them that of the device. */
+    const stretches: { from: number; to: number; places: number }[] = [];
+    const device = 1 << this.#tiers.all.length;
+    const add = (from: number, to: number, places: number): void => {
       const last = stretches.at(-1);
-      if (from >= to || places.length === 0) return;
-      if (last?.to === from && last.places === places) stretches[stretches.length - 1] = { ...last, to };
+      if (from >= to || places === 0) return;
+      if (last?.to === from && last.places === places) last.to = to;
       else stretches.push({ from, to, places });
     };
     let at = 0;
     for (const block of partial === undefined ? blocks : [...blocks, partial]) {
       const end = Math.min(block.to, tokens);
       const onDevice = Math.min(Math.max(at, cachedTokens), end);
-      add(at, onDevice, placesOf(block.tiers, true));
-      add(onDevice, end, placesOf(block.tiers, false));
+      add(at, onDevice, block.tiers & open | device);
+      add(onDevice, end, block.tiers & open);
       at = end;
     }
-    add(at, Math.max(at, cachedTokens), placesOf(0, true));
-    return stretches;
+    add(at, cachedTokens, device);
+    const names = ['device', ...this.#tiers.all.map(({ tier }) => tier.name)];
+    const bits = [device, ...this.#tiers.all.map((_, number) => 1 << number)];
+    return stretches.map(({ from, to, places }) => (
+      { from, to, places: names.filter((_, place) => (places & bits[place]!) !== 0) }));
   }
 
   /** Why each tier lacks the block of the text that has the token `at`. */

@@ -6,7 +6,7 @@ import { TimeHistogram } from '../base/time-histogram.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import { FreeTime, type LoadClock } from './load-clock.js';
 import type {
-  BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut, TierRemoval, TierStatistics, TierTokensGet,
+  BorrowedBlock, GetMiss, PutRefusal, TierGet, TierPut, TierRemoval, TierStatistics, TierTokensGet,
 } from './tier.js';
 
 /** So often within the limit it is looked whether a tier has answered. */
@@ -160,7 +160,6 @@ const bounds = [0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_5
 export class TierCounts {
   storedBlocks = 0;
   storedBytes = 0;
-  loadedBlocks = 0;
   loadedBytes = 0;
   /** Tokens that came to the device from it. */
   promotedTokens = 0;
@@ -176,83 +175,4 @@ export class TierCounts {
   readonly putTimes = new TimeHistogram(bounds);
   readonly refusals: Record<PutRefusal, number> = { full: 0, busy: 0, failed: 0 };
   readonly misses: Record<GetMiss, number> = { absent: 0, corrupt: 0, timeout: 0, failed: 0 };
-
-  stored(bytes: number, milliseconds: number): void {
-    this.putTimes.observe(milliseconds);
-    this.storedBlocks += 1;
-    this.storedBytes += bytes;
-  }
-
-  loaded(bytes: number, milliseconds: number): void {
-    this.getTimes.observe(milliseconds);
-    this.loadedBlocks += 1;
-    this.loadedBytes += bytes;
-  }
-
-  refused(reason: PutRefusal): void {
-    this.refusals[reason] += 1;
-  }
-
-  missed(reason: GetMiss): void {
-    this.misses[reason] += 1;
-  }
-}
-
-// InstantCalls: calls of one tier that it answers at once: its statistics, memory that it lends, levels of its blocks.
-// What a tier of the user's own throws is reported, and the call counts as not answered.
-
-export class InstantCalls {
-  readonly #tier: Tier;
-  readonly #counts: TierCounts;
-  readonly #report: (error: unknown) => void;
-  /** Whether it gave its statistics when it was last asked. */
-  #hasStatistics = true;
-
-  constructor(tier: Tier, counts: TierCounts, report: (error: unknown) => void) {
-    this.#tier = tier;
-    this.#counts = counts;
-    this.#report = report;
-  }
-
-  /**
-   * The tier's own numbers; undefined: it gave none. That is counted, and the first of several failures is reported.
-   */
-  statistics(): TierStatistics | undefined {
-    try {
-      const statistics = readStatistics(this.#tier.statistics(), this.#tier.name);
-      this.#hasStatistics = true;
-      return statistics;
-    } catch (error) {
-      this.#counts.failedStatistics += 1;
-      if (this.#hasStatistics) this.#report(error);
-      this.#hasStatistics = false;
-      return undefined;
-    }
-  }
-
-  /** Memory of the tier in which a payload can be made; undefined: it lends none now. */
-  lend(bytes: number): Uint8Array | undefined {
-    return this.#try(() => this.#tier.lend?.(bytes));
-  }
-
-  /** Gives back memory that was lent and not put. */
-  giveBack(payload: Uint8Array): void {
-    this.#try(() => this.#tier.giveBack?.(payload));
-  }
-
-  /** Tells it the level of a block that it has. */
-  setLevel(key: string, level: number): void {
-    this.#try(() => this.#tier.setLevel?.(key, level));
-  }
-
-  #try<T>(call: () => T): T | undefined {
-    try {
-      const answer = call();
-      if (answer instanceof Promise) answer.catch(this.#report); // of an async method: the cache uses no answer of it
-      return answer;
-    } catch (error) {
-      this.#report(error);
-      return undefined;
-    }
-  }
 }

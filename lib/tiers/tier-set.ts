@@ -94,8 +94,8 @@ export class TierSet {
     };
     this.all = tiers.map((tier, number) => new OpenTier(tier, { number, ...shared }));
     this.texts.onRaised = (block) => {
-      for (const { contents, state, instant } of this.all) {
-        if (contents.has(block) && state !== 'closed') instant.setLevel(block.key, block.level);
+      for (const open of this.all) {
+        if (open.contents.has(block) && open.state !== 'closed') open.setLevel(block.key, block.level);
       }
     };
   }
@@ -164,7 +164,7 @@ export class TierSet {
     for (const open of wanting) {
       if (open.tier.lend === undefined || open.tier.borrow === undefined) continue;
       await open.makeRoom(bytes, block);
-      const payload = open.instant.lend(bytes);
+      const payload = open.lend(bytes);
       if (payload !== undefined) return { payload, lender: open };
     }
     const payload = this.#scratch.take(bytes);
@@ -174,7 +174,7 @@ export class TierSet {
   /** Gives back what `lend` returned, and its lender has not put. */
   giveBack({ payload, lender }: LentPayload): void {
     if (lender === undefined) this.#scratch.give(payload);
-    else lender.instant.giveBack(payload);
+    else lender.giveBack(payload);
   }
 
   /**
@@ -437,7 +437,7 @@ export class TierSet {
       const isRaised = above.level !== levelAbove || (block.level !== before && block.tiers !== 0);
       if (isRaised) for (const { contents } of this.all) contents.use(block); // those that have it, or what it hangs on
       open.add(block, bytes, sums);
-      if (block.level > told) open.instant.setLevel(key, block.level);
+      if (block.level > told) open.setLevel(key, block.level);
     }
     if (useless.length > 0) open.tier.remove(useless).catch(this.#options.report);
   }

@@ -91,7 +91,7 @@ export interface TiersMetrics {
 /** Of one tier, now. */
 export function tierMetrics(open: OpenTier): TierMetrics {
   const { tier, contents, counts, state, estimate } = open;
-  const own = open.instant.statistics(); // counts a failure
+  const own = open.statistics(); // counts a failure
   return {
     name: tier.name, state, blocks: contents.count, bytes: contents.bytes, capacityBytes: tier.capacityBytes,
     storedBlocks: counts.storedBlocks, storedBytes: counts.storedBytes, promotedTokens: counts.promotedTokens,

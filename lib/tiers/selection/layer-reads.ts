@@ -6,7 +6,6 @@ import { types } from 'node:util';
 
 import type { TensorSpec } from '../../base/dtypes.js';
 import { createError } from '../../base/errors.js';
-import { isDetached, isInt32Array, lengthOf } from '../../base/typed-arrays.js';
 import type { SelectionCounts } from '../../cache/sequence.js';
 import { CheckedStripes } from '../checked-stripes.js';
 import type { Missed, OpenTier } from '../open-tier.js';
@@ -171,14 +170,13 @@ export class LayerReads {
 }
 
 /**
- * A copy of what a selector of the user's returned. The copy is what is checked, by no function of the array's: its own
- * `every` may say anything, and a worker may write to shared memory meanwhile. A tier that is asked for tokens that it
- * cannot have would be believed to have lost the block.
+ * A copy of what a selector of the user's returned, which may use its array again. A tier that is asked for tokens that
+ * it cannot have would be believed to have lost the block.
  */
 function checkChoice(chosen: unknown, tokens: number): Int32Array | undefined {
   if (chosen === undefined) return undefined;
-  const copy = isInt32Array(chosen) && !isDetached(chosen) && lengthOf(chosen) <= tokens ? copyOf(chosen) : undefined;
-  if (copy !== undefined && isAscending(copy, tokens)) return copy;
+  if (types.isInt32Array(chosen)
+    && chosen.every((token, at) => token < tokens && token > (at === 0 ? -1 : chosen[at - 1]!))) return chosen.slice();
   if (types.isPromise(chosen)) {
     chosen.catch(() => { /* an async selector that fails ends no process; that it is async is reported */ });
   }
@@ -186,22 +184,6 @@ function checkChoice(chosen: unknown, tokens: number): Int32Array | undefined {
     reason: 'range', owner: 'SelectionOptions', option: 'selector.select', received: chosen, isReturned: true,
     expected: `a function that returns an Int32Array of tokens below ${tokens}, ascending, none twice, or undefined`,
   });
-}
-
-function copyOf(array: Int32Array): Int32Array {
-  const copy = new Int32Array(lengthOf(array));
-  for (let at = 0; at < copy.length; at += 1) copy[at] = array[at]!;
-  return copy;
-}
-
-/** Whether they are tokens of 0 … `tokens` − 1, ascending, none twice. */
-function isAscending(chosen: Int32Array, tokens: number): boolean {
-  let least = 0;
-  for (const token of chosen) {
-    if (token < least || token >= tokens) return false;
-    least = token + 1;
-  }
-  return true;
 }
 
 function rowsOf(bytes: Uint8Array, tokens: Int32Array, tokenBytes: number): Uint8Array {

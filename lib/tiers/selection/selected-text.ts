@@ -16,8 +16,6 @@ export interface SelectedTextParts {
   readonly rules: ReadSelection;
 }
 
-const made = new WeakSet<object>();
-
 /** Stored text that a sequence may be given in part: for `KvCache.acquire`. */
 export class SelectedText {
   /** Tokens from the prompt's start that a sequence has once it is acquired with this, in part. */
@@ -28,16 +26,10 @@ export class SelectedText {
 
   /** @internal Use `prefixes.promote`. */
   constructor(parts: SelectedTextParts) {
-    if (!made.has(parts)) throw notConstructible('SelectedText', 'prefixes.promote');
+    if (parts?.rules === undefined) throw notConstructible('SelectedText', 'prefixes.promote');
     this.#parts = parts;
     this.tokens = parts.text.length;
     this.ratio = parts.rules.ratio;
-  }
-
-  /** @internal */
-  static make(parts: SelectedTextParts): SelectedText {
-    made.add(parts);
-    return new SelectedText(parts);
   }
 
   /** Whether it is one that `promote` made, and no object that only has its prototype. @internal */

@@ -76,7 +76,7 @@ export class Selections {
     if (tokens > cachedTokens) {
       const found = all.filter(({ from }) => from < tokens);
       tiers.use(found.at(-1)!);
-      selected = SelectedText.make({
+      selected = new SelectedText({
         owner: this, domain, rules: selection, text: text.slice(0, tokens), blocks: found,
       });
     }

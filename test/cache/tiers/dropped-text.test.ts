@@ -226,3 +226,32 @@ test('a tier whose store takes no note is named', async (t) => {
   t.is(prefixes.lookup({ tokens: one }).demotedTokens, 0, 'this cache does not find it');
   await close(bench);
 });
+
+test('text that is computed again while it is being removed is stored behind that', async (t) => {
+  for (const forget of ['drop', 'reset'] as const) {
+    const mine = new GatedTier('mine');
+    mine.isOpen = true;
+    let isHeld = true;
+    const removals: (() => void)[] = [];
+    const remove = async (keys: readonly string[]): Promise<void> => {
+      if (isHeld) await new Promise<void>((resolve) => { removals.push(resolve); });
+      return PlainTier.prototype.remove.call(mine, keys);
+    };
+    const bench = benchOf(t, [Object.assign(mine, { remove })]);
+    const { prefixes } = bench.cache;
+    await prefixes.tiers!.ready();
+    serve(bench, one, 3);
+    await prefixes.tiers!.settled();
+    const dropping = forget === 'drop' ? prefixes.drop({ tokens: one }) : prefixes.reset();
+    serve(bench, one, 4);
+    for (let round = 0; round < 20; round += 1) await turn();
+    isHeld = false;
+    for (const go of removals) go();
+    await dropping;
+    await prefixes.tiers!.settled();
+    dropFromDevice(bench.cache);
+    t.like(await prefixes.promote({ tokens: one }), { cachedTokens: 160 }, forget);
+    t.is(serve(bench, one, 4).wrong, 0, forget);
+    await close(bench);
+  }
+});
