@@ -33,6 +33,7 @@ export class OnnxEngine implements Engine {
   readonly vocabularyTokens: number;
   readonly #graph: DecoderGraph;
   readonly #session: OnnxSession;
+  readonly #lifetime: KvCache['lifetime'];
   readonly #cache: Omit<NativeOnnxPass, 'spans'>;
   #logits = new Float32Array(0);
 
@@ -45,6 +46,7 @@ export class OnnxEngine implements Engine {
     this.vocabularyTokens = graph.vocabularyTokens;
     this.#graph = graph;
     this.#session = session;
+    this.#lifetime = cache.lifetime;
     this.#cache = {
       layers: layers.numbers().layers, slots: cache.layout.slots, maxTokens: cache.layout.maxTokens, cacheDtype: attendable.indexOf(layers.cacheDtype),
     };
@@ -73,19 +75,25 @@ export class OnnxEngine implements Engine {
   }
 
   /**
-   * Computes a pass, and the logits [wanted row, token of the vocabulary], which are valid until the next pass. Rejects as
-   * `prefill`. @internal
+   * Computes a pass, and the logits [wanted row, token of the vocabulary], which are valid until the next pass. The cache cannot be closed
+   * meanwhile. Rejects as `prefill`. @internal
    */
   async computeRows(pass: OnnxRows, { signal }: { readonly signal: AbortSignal }): Promise<Float32Array> {
+    this.#lifetime.check('compute a pass');
     const inputs = this.#graph.inputs.map((input) => fill(input, pass));
     const { length: wanted } = pass.wanted;
     const count = wanted * this.vocabularyTokens;
     if (count > this.#logits.length) this.#logits = new Float32Array(count);
     const data = this.#logits.subarray(0, count);
-    await this.#session.run({
-      inputs, outputs: [{ name: 'logits', type: elements.float32, dims: [1, wanted, this.vocabularyTokens], data }],
-      pass: { ...this.#cache, spans: pass.spans }, signal,
-    });
+    const leavePass = this.#lifetime.enterPass();
+    try {
+      await this.#session.run({
+        inputs, outputs: [{ name: 'logits', type: elements.float32, dims: [1, wanted, this.vocabularyTokens], data }],
+        pass: { ...this.#cache, spans: pass.spans }, signal,
+      });
+    } finally {
+      leavePass();
+    }
     return data;
   }
 }

@@ -200,8 +200,8 @@ export class TransformersMemory {
  * Has `from_pretrained` of transformers.js, from now on, keep the K and V of decoders in memory of this package;
  * nothing else of a program changes. Prompts find what is cached of them, and calls at the same time are computed
  * together. Models that cannot be rewritten run as before, with one warning that names the node. Throws
- * KV_DEPENDENCY_MISSING without `@huggingface/transformers`, KV_ONNX_UNAVAILABLE where its onnxruntime-node has no
- * library for this machine, KV_UNKNOWN_OPTION, KV_INVALID_OPTION, and what the host driver throws.
+ * KV_DEPENDENCY_MISSING without `@huggingface/transformers` 4 or later, KV_ONNX_UNAVAILABLE where its onnxruntime-node
+ * has no library for this machine, KV_UNKNOWN_OPTION, KV_INVALID_OPTION, and what the host driver throws.
  */
 export function install(options: InstallOptions): TransformersMemory {
   const read = readInstallOptions(options);

@@ -3,8 +3,6 @@
 
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 
-import test from 'ava';
-
 import { Driver, KvCache, OfflineScheduler, onDemand, type EnginePass, type Sequence } from 'virtual-kv';
 import { OnnxDecoder } from 'virtual-kv/onnx';
 import { MockDevice } from 'virtual-kv/testing';
@@ -35,7 +33,7 @@ onnxTest('a cache of another shape, or of more tokens, is refused', async (t) =>
   t.throws(() => world.decoder.engine({} as never), { code: 'KV_INVALID_OPTION' });
 });
 
-test('a cache is refused where the decoder does not compute: on a device, beside it, on another one', (t) => {
+slow('opens the simulated driver')('a cache is refused where the decoder does not compute: on a device, beside it, on another one', (t) => {
   buildFakeLibcuda();
   const graph = writeDecoder(planDecoder(madeDecoder().bytes, 'model.onnx'), new Map());
   const device = new MockDevice();
@@ -54,6 +52,20 @@ test('a cache is refused where the decoder does not compute: on a device, beside
   t.is(refusalOf(places.cuda, undefined), "one in the CPU's memory");
   t.is(refusalOf(places.host, cuda), 'one on device 0');
   t.is(refusalOf(places.device, cuda), 'one on device 0');
+});
+
+onnxTest('a cache is not closed while a pass computes on it, and no pass on one that is closed', async (t) => {
+  const { decoder, cache, stock } = await openOnnxWorld(t);
+  const own = cache();
+  const engine = decoder.engine(own);
+  const [pass, , text] = passOf(own, 40);
+  const answer = engine.prefill(pass);
+  t.throws(() => { own.close(); }, { code: 'KV_DRIVER_IN_USE' });
+  const { logits } = await answer;
+  const wanted = await stock.logits(text);
+  t.true(logits.every((value, at) => Math.abs(value - wanted[at]!) < 1e-4));
+  own.close();
+  await t.throwsAsync(engine.prefill(pass), { code: 'KV_CLOSED' });
 });
 
 onnxTest('closing the decoder ends what it computes, which rejects; then it is closed', async (t) => {

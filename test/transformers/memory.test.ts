@@ -2,6 +2,7 @@
 // in nobody's way, and what is left behind goes.
 // Slow: it loads transformers.js.
 
+import { mkdirSync, writeFileSync } from 'node:fs';
 import { Session } from 'node:inspector';
 import * as path from 'node:path';
 
@@ -242,6 +243,18 @@ transformersTest(
     t.is(past['past_key_values.0.key']!.location, 'cpu');
   },
 );
+
+test('a transformers.js older than 4 is refused, since its sessions could not tell which logits it wants', (t) => {
+  const from = folderOf(t);
+  const folder = path.join(from, 'node_modules', '@huggingface', 'transformers');
+  mkdirSync(path.join(folder, 'dist'), { recursive: true });
+  writeFileSync(path.join(folder, 'package.json'), '{ "version": "3.8.1", "main": "dist/transformers.cjs" }');
+  writeFileSync(path.join(folder, 'dist', 'transformers.cjs'), '');
+  t.throws(() => install({ memoryBudgetBytes: 2 ** 24, from }), {
+    code: 'KV_DEPENDENCY_MISSING',
+    message: /`npm install @huggingface\/transformers@4`/,
+  });
+});
 
 test('options that do not exist, values out of range and a missing transformers.js are refused', (t) => {
   const good = { memoryBudgetBytes: 2 ** 24, from: path.sep };
