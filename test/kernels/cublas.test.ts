@@ -13,7 +13,7 @@ import { roundTo, toRows } from '../helpers/floats.js';
 import { hasCompiler } from '../helpers/native-probe.js';
 import { seedOf } from '../helpers/seed.js';
 import { scale } from '../runner/tier.js';
-import { slow } from '../runner/slow.js';
+import { costly, slow } from '../runner/slow.js';
 
 const dtypes: readonly RowDtype[] = ['float32', 'float16', 'bfloat16'];
 const pageBytes = 65_536;
@@ -68,7 +68,7 @@ function randomFloats(random: Random, length: number, dtype: RowDtype = 'float32
   }
 });
 
-cublasTest('the input is narrowed once for all weights of a type, and our own kernel takes few rows and what cuBLAS cannot', (t) => {
+(hasCompiler ? costly('first of a bundle, it is charged with what other files begin while they load').serial : test.serial.skip)('the input is narrowed once for all weights of a type, and our own kernel takes few rows and what cuBLAS cannot', (t) => {
   const launches = (computeCapability: number, dtype: RowDtype, workspaceBytes: number, inputs: number, rows = 5): number => {
     const device = openDevice({ computeCapability });
     const dense = new DenseKernels({ driver: device.driver, cublas: fakeCublas(), workspaceBytes });
