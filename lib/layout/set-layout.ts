@@ -300,7 +300,7 @@ function mostFirstBytes({ driverKind, memoryBudgetBytes = Infinity }: AutoFacts)
 }
 
 /**
- * What `auto` chooses from for a full set. `sliced` is taken by name alone: reading it takes a CPU 1.15 to 1.3 times as
+ * What `auto` chooses from for a full set. `sliced` is taken by name alone: reading it takes a CPU 1.07 to 1.3 times as
  * long as reading `per-layer`, and `fused`, whose rows are shorter, 0.98 to 1.13 times (docs/benchmarks.md).
  */
 const autoLayouts = ['per-layer', 'fused'] as const satisfies readonly LayoutKind[];
