@@ -16,7 +16,10 @@ const timeNames = ['wait', 'firstToken', 'betweenTokens', 'total', 'prefill', 'd
 
 /** Figures of the last seconds. */
 export interface Figures extends Readonly<Record<(typeof timeNames)[number], Percentiles>> {
-  /** Ms that they are about: about `windowMs`, longer where nobody asked for long; at first since the scheduler was made. */
+  /**
+   * Ms that the figures cover: about `windowMs`; more after a pause of the client that asks; at first the time since the
+   * scheduler was made.
+   */
   readonly windowMs: number;
   readonly tokensPerSecond: number;
   readonly promptTokensPerSecond: number;

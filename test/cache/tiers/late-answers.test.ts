@@ -1,6 +1,6 @@
 // Tiers of users that answer when something else has happened: what was dropped, lost or closed meanwhile is not there.
 
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 
 import type { BlockRecord, TierContext, TierPut, TierRemoval } from 'virtual-kv';
 
@@ -93,6 +93,17 @@ for (const order of ['before', 'behind'] as const) {
   });
 }
 
+/** A tier with the blocks of `text` that another cache stored. */
+async function filledTier(t: ExecutionContext): Promise<PlainTier> {
+  const before = new PlainTier('mine');
+  const first = benchOf(t, [before]);
+  serve(first, text, 3);
+  await close(first);
+  const tier = new PlainTier('mine');
+  for (const [key, block] of before.blocks) tier.blocks.set(key, block);
+  return tier;
+}
+
 test('what is stored anew is not taken for dropped text that comes to the store behind it', async (t) => {
   const [memory, shared, removals] = [new LendingTier('memory'), new PlainTier('shared'), new Gate()];
   const puts: (() => void)[] = [];
@@ -144,12 +155,7 @@ test('what is stored anew is not taken for dropped text that comes to the store 
 });
 
 test('what a tier finds and loses while it opens it does not have', async (t) => {
-  const before = new PlainTier('mine');
-  const first = benchOf(t, [before]);
-  serve(first, text, 3);
-  await close(first);
-  const tier = new PlainTier('mine');
-  for (const [key, block] of before.blocks) tier.blocks.set(key, block);
+  const tier = await filledTier(t);
   const open = async (context: TierContext): Promise<void> => {
     await PlainTier.prototype.open.call(tier, context);
     context.lost([...tier.blocks.keys()].slice(2));
@@ -161,12 +167,7 @@ test('what a tier finds and loses while it opens it does not have', async (t) =>
 });
 
 test('a tier that was closed while it removed what it had found before a reset is closed', async (t) => {
-  const before = new PlainTier('mine');
-  const first = benchOf(t, [before]);
-  serve(first, text, 3);
-  await close(first);
-  const tier = new PlainTier('mine');
-  for (const [key, block] of before.blocks) tier.blocks.set(key, block);
+  const tier = await filledTier(t);
   const [opening, removals] = [new Gate(), new Gate()];
   const bench = benchOf(t, [Object.assign(tier, {
     open: async (context: TierContext) => {

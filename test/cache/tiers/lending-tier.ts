@@ -1,5 +1,5 @@
-// LendingTier: a tier of a test's own that lends memory, and writes over what is its own again: whoever reads that then
-// has other bytes.
+// LendingTier: a tier for tests that lends memory. It overwrites lent memory once the cache has returned it, so that a
+// later read of that memory finds other bytes.
 
 import type { BlockRecord, BorrowedBlock, TierContext, TierPut } from 'virtual-kv';
 import { crc32c } from '#internal/tiers/contract-store.js';
