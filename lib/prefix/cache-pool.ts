@@ -420,6 +420,11 @@ export class WithheldText {
     return this.#policy.canWithhold && this.#noted.oldest(0) >= 0;
   }
 
+  /** Share of the budget of side tensors that rows of withheld text keep. */
+  get share(): number {
+    return this.#policy.withheldShare;
+  }
+
   /** Whether some text is withheld that need not be used again for the policy to give it. */
   get isPassing(): boolean {
     let isPassing = false;

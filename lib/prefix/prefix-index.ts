@@ -142,7 +142,7 @@ export class PrefixIndex {
   }
 
   /** The text that neither `evict` nor `replaceDuplicates` lets go, since the policy withholds it. */
-  get withheld(): Pick<WithheldText, 'isAny' | 'isPassing' | 'has' | 'forNodes' | 'forRows'> {
+  get withheld(): Pick<WithheldText, 'isAny' | 'share' | 'isPassing' | 'has' | 'forNodes' | 'forRows'> {
     return this.#pool.withheld;
   }
 

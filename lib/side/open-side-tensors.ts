@@ -125,7 +125,7 @@ export function openSideTensors(
   const closeMemory = closingOf(memories, copies, own);
   try {
     const sideSlots = new SideSlots(slots, shapes.length === 0 ? 0 : handOverSlots);
-    const budget = new SideBudget(tensors, budgetOf(given, host ?? driver));
+    const budget = new SideBudget(tensors, budgetOf(given, host ?? driver), withheld);
     for (const shape of shapes) {
       const on = shape.place === 'host' ? host ?? driver : driver;
       const makeRoom = (tensor: SideTensor, pages: number): void => {

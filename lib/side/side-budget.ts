@@ -1,11 +1,13 @@
 // SideBudget: the bound on all side tensors of a cache together, whatever their pages' sizes. Sequences and leases keep
 // what they have; cached rows are evicted for new ones, of the text that was used longest ago first and its end before
 // its start: a text that misses its end costs a short computation, one that misses its start all of it. What the
-// eviction policy of K and V withholds is not evicted. Whether there is room is counted here and nowhere else, for all
-// tensors and sequences of a call together, before anything is taken.
+// eviction policy of K and V withholds is evicted last, and only while it takes more than the policy's share. Whether
+// there is room is counted here and nowhere else, for all tensors and sequences of a call together, before anything is
+// taken.
 
 import { createError } from '../base/errors.js';
-import type { SideTensor, SideVictim } from './side-tensor.js';
+import type { WithheldNodes } from './side-cover.js';
+import type { EvictedText, SideTensor, SideVictim } from './side-tensor.js';
 
 /** Pages of a tensor that something new needs, beside those that are set aside for it. */
 export interface SideNeed {
@@ -15,12 +17,14 @@ export interface SideNeed {
 
 export class SideBudget {
   readonly #tensors: readonly SideTensor[];
+  readonly #withheld: Pick<WithheldNodes, 'share'>;
   #bytes: number;
   /** Whether more may be used than the bound, since it was lowered. */
   #isAbove = false;
 
-  constructor(tensors: readonly SideTensor[], bytes: number) {
+  constructor(tensors: readonly SideTensor[], bytes: number, withheld: Pick<WithheldNodes, 'share'>) {
     this.#tensors = tensors;
+    this.#withheld = withheld;
     this.#bytes = bytes;
   }
 
@@ -43,7 +47,16 @@ export class SideBudget {
   }
 
   get #evictableBytes(): number {
-    return this.#tensors.reduce((sum, { idleBytes, withheldBytes }) => sum + idleBytes - withheldBytes, 0);
+    const withheldBytes = this.#withheldBytes;
+    return this.#idleBytes - withheldBytes + Math.max(0, withheldBytes - this.#mostWithheldBytes);
+  }
+
+  get #withheldBytes(): number {
+    return this.#tensors.reduce((sum, { withheldBytes }) => sum + withheldBytes, 0);
+  }
+
+  get #mostWithheldBytes(): number {
+    return this.#withheld.share * this.#bytes;
   }
 
   get quarantinedBytes(): number {
@@ -59,8 +72,8 @@ export class SideBudget {
   }
 
   /**
-   * Throws KV_OUT_OF_PAGES unless all that is needed can be taken together: when sequences, leases and text that the
-   * eviction policy withholds have too much for that. Evicts nothing.
+   * Throws KV_OUT_OF_PAGES unless all that is needed can be taken together: when sequences, leases and the share of
+   * withheld text have too much for that. Evicts nothing.
    */
   check(needs: readonly SideNeed[]): void {
     if (this.hasRoom(needs)) return;
@@ -86,8 +99,8 @@ export class SideBudget {
   }
 
   /**
-   * Raises or lowers the bound; what sequences and leases have stays, and what is withheld. Throws what the driver
-   * throws.
+   * Raises or lowers the bound; what sequences and leases have stays, and the share of withheld text. Throws what the
+   * driver throws.
    */
   set(bytes: number): void {
     for (const { open: { pool } } of this.#tensors) pool.setBudget(Math.max(bytes, pool.pageBytes));
@@ -107,20 +120,23 @@ export class SideBudget {
 
   /** Evicts until no more than `bytes` are used. False: that cannot be. */
   #evictTo(bytes: number): boolean {
-    while (this.usedBytes > bytes) if (!this.#evictOldest()) return false;
-    return true;
+    while (this.usedBytes > bytes && this.#evictOldest('given'));
+    if (this.usedBytes <= bytes) return true;
+    const leastBytes = Math.max(bytes, this.usedBytes - (this.#withheldBytes - this.#mostWithheldBytes));
+    while (this.usedBytes > leastBytes && this.#evictOldest('all'));
+    return this.usedBytes <= bytes;
   }
 
-  #evictOldest(): boolean {
+  #evictOldest(text: EvictedText): boolean {
     let oldest: SideTensor | undefined;
     let best: SideVictim | undefined;
     for (const tensor of this.#tensors) {
-      const victim = tensor.nextVictim();
+      const victim = tensor.nextVictim(text);
       if (victim === undefined || (best !== undefined && !goesBefore(victim, best))) continue;
       oldest = tensor;
       best = victim;
     }
-    return oldest?.evict() ?? false;
+    return oldest?.evict(text) ?? false;
   }
 
   /**
@@ -175,7 +191,7 @@ export interface SideCounts {
   readonly usedBytes: number;
   /**
    * Of `usedBytes`, those that running sequences and hand-overs have. What is neither held nor in quarantine is evicted
-   * when it is needed, unless the eviction policy withholds its text.
+   * when it is needed, unless the eviction policy withholds its text, up to the policy's share of the budget.
    */
   readonly heldBytes: number;
   /** Of `usedBytes`, those that the driver neither unmapped nor put back as they were: lost until the cache closes. */

@@ -17,6 +17,8 @@ export type CoverEnd = 'side-evicted' | 'side-never-written';
 export interface WithheldNodes {
   /** Whether it may keep some text. */
   readonly isAny: boolean;
+  /** Share of the budget of all side tensors, 0 … 1, up to which their rows are kept. */
+  readonly share: number;
   /** Whether it keeps a node's text now. That may end by itself. */
   has(node: number): boolean;
   /** Calls `visit` for every node whose text it keeps now. */
@@ -124,12 +126,16 @@ export class SideCover implements TextListener {
     return before;
   }
 
-  /** Whether the page is the end of a text that can lose it: it does not go on, and is not withheld. */
+  /** Whether the page is the end of a text, which does not go on. */
   isEnd(page: number): boolean {
     if (!this.isHolding(page)) return false;
     const node = this.#holder[page]!;
-    return this.#lastPage(node) === page && !this.#hasCoveredChild(node)
-      && !(this.#withheld.isAny && this.#withheld.has(node));
+    return this.#lastPage(node) === page && !this.#hasCoveredChild(node);
+  }
+
+  /** Whether the eviction policy withholds the last text that has the page. */
+  isWithheld(page: number): boolean {
+    return this.#withheld.isAny && this.#withheld.has(this.#holder[page]!);
   }
 
   /** Tokens up to the end of a text that has the page. */
@@ -160,7 +166,7 @@ export class SideCover implements TextListener {
 
   /** Whether `release` would. */
   canRelease(page: number, tokens: number): boolean {
-    return this.isEnd(page) && this.#nodes.from[this.#holder[page]!]! <= tokens;
+    return this.isEnd(page) && !this.isWithheld(page) && this.#nodes.from[this.#holder[page]!]! <= tokens;
   }
 
   /** Covered nodes that the eviction policy withholds, and those that they continue. */

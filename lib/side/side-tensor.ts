@@ -122,6 +122,9 @@ export class SideWrites {
   }
 }
 
+/** Text that may lose its end: what the eviction policy gives, or all, also what it withholds. */
+export type EvictedText = 'given' | 'all';
+
 /** The end of a cached text, which a tensor may lose. */
 export interface SideVictim {
   readonly lastUse: number;
@@ -395,8 +398,8 @@ export class SideTensor {
   }
 
   /** What `evict` would take next; undefined: nothing can go. */
-  nextVictim(): SideVictim | undefined {
-    const page = this.#victim();
+  nextVictim(text: EvictedText): SideVictim | undefined {
+    const page = this.#victim(text);
     return page < 0 ? undefined : {
       lastUse: this.#pages.idleSince(page), tokens: this.cover.endTokens(page), tokenBytes: this.open.tokenBytes,
     };
@@ -404,22 +407,23 @@ export class SideTensor {
 
   /**
    * Evicts the page that was used longest ago of those that end a text, or where all ends are in use, the end of one
-   * whose start is not. False: no text has a page that no sequence has.
+   * whose start is not. False: no such text has a page that no
+   * sequence has.
    */
-  evict(): boolean {
-    const page = this.#victim();
+  evict(text: EvictedText): boolean {
+    const page = this.#victim(text);
     if (page < 0) return false;
     this.cover.evictEnd(page);
     this.endDropped();
     return true;
   }
 
-  #victim(): number {
+  #victim(text: EvictedText): number {
     const { cover } = this;
-    const end = this.#pages.oldestIdle((page) => cover.isEnd(page));
+    const end = this.#pages.oldestIdle((page) => cover.isEnd(page) && (text === 'all' || !cover.isWithheld(page)));
     if (end >= 0 || this.#pages.idlePages === 0) return end;
-    const kept = cover.withheldNodes();
-    return this.#pages.oldestIdle((page) => cover.isHolding(page) && !kept.has(cover.holderOf(page)));
+    const kept = text === 'all' ? undefined : cover.withheldNodes();
+    return this.#pages.oldestIdle((page) => cover.isHolding(page) && kept?.has(cover.holderOf(page)) !== true);
   }
 
   /** Bytes that are mapped, kept or set aside. */
@@ -434,8 +438,7 @@ export class SideTensor {
   }
 
   /**
-   * Of these, bytes that `evict` cannot free, since the eviction policy withholds the text. Takes time for each such
-   * text.
+   * Of these, bytes of text that the eviction policy withholds. Takes time for each such text.
    */
   get withheldBytes(): number {
     let pages = 0;
@@ -549,7 +552,7 @@ export class SideTensor {
       } catch (error) {
         const isMemory = isKvError(error, 'KV_OUT_OF_DEVICE_MEMORY');
         if (!isMemory && !isKvError(error, 'KV_OUT_OF_MAPPINGS')) throw error;
-        if (!(isMemory ? this.evict() : this.#unmapOneIdle())) throw error;
+        if (!(isMemory ? this.evict('given') : this.#unmapOneIdle())) throw error;
       }
     }
   }

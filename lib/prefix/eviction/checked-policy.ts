@@ -91,6 +91,17 @@ export class CheckedPolicy implements EvictionPolicy {
     }
   }
 
+  get withheldShare(): number {
+    try {
+      const share: unknown = this.#policy.withheldShare ?? 1;
+      if (typeof share === 'number' && share >= 0 && share <= 1) return share;
+      throw refused('`withheldShare` is a number, 0 … 1', share);
+    } catch (error) {
+      this.#replace(error);
+      return 1;
+    }
+  }
+
   floorTokens(victim: number): number {
     try {
       const tokens: unknown = this.#policy.floorTokens?.(victim) ?? 0;

@@ -43,6 +43,11 @@ export interface EvictionPolicy {
    */
   withholdsForGood?(node: number): boolean;
   /**
+   * Share of the memory budget of side tensors, 0 … 1, that rows of withheld text take at most while no sequence uses
+   * them. Where more is needed, the rows above it go, those used longest ago first. Default: 1.
+   */
+  readonly withheldShare?: number;
+  /**
    * With which level, 0 … 255, tiers below the device keep text of requests of a priority level: nothing expires there,
    * and text of the lowest level goes first. Default: 0, all text is alike.
    */

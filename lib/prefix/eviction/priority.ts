@@ -22,7 +22,7 @@ export interface PriorityOptions {
   /**
    * Share of the memory budget, 0 … 1, that pinned text which no sequence uses may take; of the budget as it is at the
    * moment, of each cache where several have one pool. Above it the pins that were used longest ago end, those of the
-   * lowest level first. Default 0.5.
+   * lowest level first. The same share of the side budget holds their side rows. Default 0.5.
    */
   readonly pinnedShare?: number;
   /**
@@ -79,7 +79,6 @@ class Priority implements EvictionPolicy {
   readonly #context: EvictionContext;
   readonly #nodes: EvictionContext['nodes'];
   readonly #pinnedLevel: number;
-  readonly #pinnedShare: number;
   readonly #lifetimesMs: Float64Array | undefined;
   readonly #now: () => number;
   readonly #lists = new NodeLists(levels + 3);
@@ -93,6 +92,7 @@ class Priority implements EvictionPolicy {
   readonly #joined: number[] = [];
   /** Absent where no level is pinned: nothing is withheld then, and nothing looked at. */
   readonly withholds?: (node: number) => boolean;
+  readonly withheldShare: number;
 
   constructor(
     context: EvictionContext, { level, share }: Pins, lifetimesMs: Float64Array | undefined, now: () => number,
@@ -101,7 +101,7 @@ class Priority implements EvictionPolicy {
     this.#context = context;
     this.#nodes = nodes;
     this.#pinnedLevel = level;
-    this.#pinnedShare = share;
+    this.withheldShare = share;
     this.#lifetimesMs = lifetimesMs;
     this.#now = now;
     if (level < levels) this.withholds = (node) => this.#isPinned(node);
@@ -188,8 +188,8 @@ class Priority implements EvictionPolicy {
     for (let node = this.#joined.pop(); node !== undefined; node = this.#joined.pop()) {
       if (this.#isCounted(node)) this.#count(node);
     }
-    if (this.#pinnedShare === 1) return;
-    const mostRows = this.#pinnedShare * this.#context.budgetRows();
+    if (this.withheldShare === 1) return;
+    const mostRows = this.withheldShare * this.#context.budgetRows();
     for (const level of this.#levels) {
       if (level < this.#pinnedLevel) continue;
       for (let node = this.#lists.oldest(level); node >= 0 && this.#pinnedRows > mostRows;

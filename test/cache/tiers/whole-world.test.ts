@@ -72,7 +72,7 @@ async function live(t: ExecutionContext, on: 'mock' | 'host', seed: number, dire
   const tierBytes = Math.max(4096, draw(2, 6, 60) * tierBlockTokens * 4 * model.layers * model.headDim);
   const keeps = draw<'adaptive' | 'important'>('adaptive', 'important');
   const prefixCache = {
-    modelId: 'm', tierBlockTokens, policy: draw(undefined, lru(), priority()), tenantRows: draw(undefined, undefined, 6), poolRows: draw(undefined, undefined, 12),
+    modelId: 'm', tierBlockTokens, policy: draw(undefined, lru(), priority(), priority({ pinnedLevel: 7, pinnedShare: 0.25 })), tenantRows: draw(undefined, undefined, 6), poolRows: draw(undefined, undefined, 12),
   };
   const shape = {
     model, slots, maxTokens, pageBytes, driver, mapper, sideTensors, layout: draw('per-layer', 'sliced', 'fused'), growth: draw(onDemand(), ahead(8)),
