@@ -438,15 +438,16 @@ export class KvCache {
 
   /**
    * Detaches views, stops the mapper, unmaps everything, frees the addresses, and closes the pool if it is the cache's
-   * own. Throws KV_DRIVER_IN_USE while a scheduler's engine computes on it; that no other work on it will be launched
-   * is the caller's word. Streams named in fences are waited for. Finished text that tiers were not offered yet is
-   * lost, and a warning says so once: `shutdown` stores it. Idempotent; after a failure of the driver call it again, it
-   * goes on.
+   * own. Throws KV_DRIVER_IN_USE, and changes nothing, while a scheduler's engine computes on it, another cache uses
+   * its own pool, or kernels or memory the driver that it opened; that no other work on it will be launched is the
+   * caller's word. Streams named in fences are waited for. Finished text that tiers were not offered yet is lost, and a
+   * warning says so once: `shutdown` stores it. Idempotent; after a failure of the driver call it again, it goes on.
    */
   close(): void {
     if (this.lifetime.isClosed) return;
     const { memory, side, closeMemory, closeSide, ownsPool } = this.#parts;
     const { views, windows, background, slots, fences } = memory;
+    if (ownsPool) this.pool.checkUsers(1);
     if (this.lifetime.beginClose()) {
       this.#parts.tiers?.end();
       slots.endAll();
