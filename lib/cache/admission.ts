@@ -312,7 +312,6 @@ export class Admission {
         ids, from: plan.adoptedRows, to: plan.rows, copy, rows: copy.tokens > 0 ? cachedRows : 0,
         earmarkedRows, earmarkedTokens: isEarmarked ? promptTokens : 0,
       });
-      if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
       if (copy.stream !== undefined) this.#sharing.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
       if (needs !== 0) this.#side.retire(slot);

@@ -1,6 +1,6 @@
 // RowRegistry: the rows that may have other users than the slot that filled them. Each has a number, the same in the
-// addon, which keeps its pages; the registry knows which slots map it, ends it when no slot and no prefix needs it any
-// more, and tells followers of every step in a row's life. The one place where a row ends.
+// addon, which keeps its pages; the registry knows which slots map it, and ends it when no slot and no prefix needs it
+// any more. The one place where a row ends.
 //
 // Invariants: the named rows of a slot are its first ones; a row that only its slot has, and has no number, is that
 // slot's to write; a number is in use while a slot maps or uses it or the prefix index holds it. A slot *uses* what it
@@ -27,7 +27,6 @@ export class RowRegistry {
   #triples = new Int32Array(3 * 64);
   #drops = new Int32Array(64);
   #dropCount = 0;
-  readonly #followers: RowFollower[] = [];
 
   constructor(memory: SlotMemory, index: PrefixIndex) {
     const { layout, slots } = memory;
@@ -36,11 +35,6 @@ export class RowRegistry {
     this.numbers = this.#numbers = new RowNumbers(layout.pagesPerRow);
     this.named = this.#named = new Int32Array(slots.count);
     this.#isUsing = new Uint8Array(slots.count);
-  }
-
-  /** `follower` hears of every change from now on. */
-  follow(follower: RowFollower): void {
-    this.#followers.push(follower);
   }
 
   /** The slot's numbers by row; those behind its `named` mean nothing. */
@@ -136,9 +130,6 @@ export class RowRegistry {
     }
     this.#named[slot] = rows;
     this.#memory.native.keep(this.#triples, rows - from);
-    for (const follower of this.#followers) {
-      for (let row = from; row < rows; row += 1) follower.registered(ids[row]!, slot, row);
-    }
   }
 
   /** The slot's numbers up to `rows` have been written into `idsOf(slot)`, and the rows mapped. */
@@ -147,10 +138,7 @@ export class RowRegistry {
     if (rows <= from) return;
     const ids = this.idsOf(slot);
     if (this.#isUsing[slot] === 1) this.#numbers.useAll(ids, from, rows, 1);
-    for (let row = from; row < rows; row += 1) {
-      this.#numbers.mappers[ids[row]!]! += 1;
-      for (const follower of this.#followers) follower.shared(ids[row]!, slot, row);
-    }
+    for (let row = from; row < rows; row += 1) this.#numbers.mappers[ids[row]!]! += 1;
     this.#named[slot] = rows;
   }
 
@@ -193,7 +181,6 @@ export class RowRegistry {
       ids![row] = -1;
       this.#named[slot] = row;
       this.#numbers.mappers[id]! -= 1;
-      for (const follower of this.#followers) follower.detached(id, slot, row);
       if (this.#isUsing[slot] === 1) {
         if (isStillMapped) this.#noteGivenUp(slot, id);
         else this.#numbers.use(id, -1);
@@ -237,9 +224,6 @@ export class RowRegistry {
     this.#memory.native.drop(this.#drops, count);
     this.#dropCount = 0;
     for (let index = 0; index < count; index += 1) this.#numbers.free(this.#drops[index]!);
-    for (const follower of this.#followers) {
-      for (let index = 0; index < count; index += 1) follower.dropped(this.#drops[index]!);
-    }
   }
 
   /** The slot's first rows that the index holds. */
@@ -256,14 +240,6 @@ export class RowRegistry {
         || this.index.isHolding(id)) return false;
     }
     return true;
-  }
-
-  /**
-   * The number's tokens up to `tokens` of a text have been copied to the same place of a slot, or will be by what is
-   * queued.
-   */
-  hasCopied(id: number, slot: number, tokens: number): void {
-    for (const follower of this.#followers) follower.copied(id, slot, this.#numbers.row[id]!, tokens);
   }
 
   /** Throws KV_INTERNAL unless its counts agree with each other and with the addon's. */
@@ -301,8 +277,7 @@ export class RowRegistry {
 }
 
 // RowNumbers: the numbers of rows that can be shared, and what is counted per number: slots that map it, users, and the
-// pages of those that no sequence uses. Typed arrays, which grow; a number that has ended is given out again. A
-// RowFollower is told what becomes of each number.
+// pages of those that no sequence uses. Typed arrays, which grow; a number that has ended is given out again.
 
 /** What may be read of the numbers. Growing replaces the arrays: read them anew after a call that may make a number. */
 export interface CountedRows {
@@ -398,28 +373,4 @@ export class RowNumbers implements CountedRows {
     this.users = grow(this.users, new Int32Array(length));
     this.#isUsed = grow(this.#isUsed, new Uint8Array(length));
   }
-}
-
-/**
- * Keeps something beside K and V for each row of a cache (a side tensor, a copy in a lower tier), and must follow the
- * rows in lock-step. The registry of rows calls it synchronously, once per change, in the order in which the changes
- * took effect; a change that the driver refused is not told. It must not throw and must not call the cache.
- *
- * `row` is the row's place in the slot, `id` its number, unique until `dropped`. A row without a number is its slot's
- * alone.
- */
-export interface RowFollower {
-  /** The slot's row has the number from now on. */
-  registered(id: number, slot: number, row: number): void;
-  /** Another slot maps the number's rows too, at the same place. */
-  shared(id: number, slot: number, row: number): void;
-  /**
-   * The text's tokens up to `tokens` that lie in the number's row were copied to the same place of a slot, into rows
-   * of its own.
-   */
-  copied(id: number, slot: number, row: number, tokens: number): void;
-  /** The slot no longer has the number at this place: it has other rows there, rows of its own, or none. */
-  detached(id: number, slot: number, row: number): void;
-  /** No slot and no cached text has the number any more. It may be given out again. */
-  dropped(id: number): void;
 }

@@ -270,7 +270,6 @@ export class RowSharing {
       } else { // nothing is queued on it now
         native.detach(slot, row, length, -1, 0n);
       }
-      registry.hasCopied(id, slot, length);
       registry.leave(slot, row);
     });
   }

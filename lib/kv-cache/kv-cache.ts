@@ -22,7 +22,7 @@ import type { Lifetime } from '../device/lifetime.js';
 import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
 import { writeSequences, writeTensors, type PassArrays } from './native-structs.js';
 import type { Prefixes } from './prefixes.js';
-import type { RowFollower } from '../cache/row-registry.js';
+import type { RowRegistry } from '../cache/row-registry.js';
 import { readSideRows, type RowPlaces, type SideRowsByName } from '../side/side-rows.js';
 import type { SideCounts } from '../side/side-budget.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
@@ -312,9 +312,9 @@ export class KvCache {
     }, this.capacityChange(), 'Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
   }
 
-  /** `follower` hears of every change of the cache's rows, from an empty cache on. @internal */
-  followRows(follower: RowFollower): void {
-    this.#parts.cached.registry.follow(follower);
+  /** For tests: the rows that can be shared, and which slots map them. @internal */
+  get rows(): RowRegistry {
+    return this.#parts.cached.registry;
   }
 
   /**
