@@ -39,16 +39,6 @@ export class RowSharing {
     return tail < 0 ? 0 : this.#memory.layout.pagesPerRow;
   }
 
-  /** Caches what sequences have committed. */
-  flush(): void {
-    this.#cached.flushCommits();
-  }
-
-  /** Before the slots of a batch get memory: see `CachedRows.flushBesideWithheld`. */
-  flushBesideWithheld(): void {
-    this.#cached.flushBesideWithheld();
-  }
-
   /**
    * The row that must stay as it is for others where the slot is written to next, or -1: other running sequences use
    * it, of which `left` will not, or what is cached behind the slot's tokens is withheld.
