@@ -495,7 +495,7 @@ export class SlotLeases {
    * behind a window.
    */
   get waiting(): number {
-    return this.#retiring.size + this.#sharing.waiting + this.#memory.windows.waiting;
+    return this.#retiring.size + this.#cached.registry.waiting + this.#memory.windows.waiting;
   }
 
   /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
@@ -584,7 +584,7 @@ export class SlotLeases {
       try {
         this.#memory.windows.slide();
       } finally {
-        this.#sharing.unmapGivenUp();
+        this.#cached.registry.unmapGivenUp();
       }
     }
   }

@@ -4,11 +4,12 @@
 //
 // Invariants: the named rows of a slot are its first ones; a row that only its slot has, and has no number, is that
 // slot's to write; a number is in use while a slot maps or uses it or the prefix index holds it. A slot *uses* what it
-// maps from `start` to `stop`, and what it has given up until that is unmapped.
+// maps from `start` to `stop`, and what it has given up until that is unmapped: rows that are not the sequence's any
+// more, and whose addresses queued work may use.
 
 import { createError } from '../base/errors.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
-import { noForeignRow, type SlotMemory, type SlotNumbers } from './slots.js';
+import { noForeignRow, type SlotMemory, type SlotNumbers, slotStates } from './slots.js';
 
 export class RowRegistry {
   /** By slot: its rows that have a number, which are its first ones. */
@@ -23,6 +24,8 @@ export class RowRegistry {
   readonly #named: Int32Array;
   /** By slot: numbers that it has given up and still maps, since queued work may use them there. */
   readonly #givenUp = new Map<number, number[]>();
+  /** Those of them that sequences have: of idle ones CachedRows unmaps it. */
+  readonly #givingUp = new Set<number>();
   readonly #numbers: RowNumbers;
   #triples = new Int32Array(3 * 64);
   #drops = new Int32Array(64);
@@ -148,11 +151,53 @@ export class RowRegistry {
   }
 
   /**
-   * The slot's rows from `rows` on are not its own any more, but it still maps them, and uses them until
-   * `unmapped`.
+   * The sequence's slot shares no row from `rows` on any more. Those that other sequences or cached texts need are not
+   * its own from here on, nor what it was earmarked with them: they are unmapped at once, or once no queued work uses
+   * the slot. Throws what the driver throws; they then stay mapped.
    */
-  giveUp(slot: number, rows: number): void {
-    this.#leave(slot, rows, true);
+  leaveBehind(slot: number, rows: number): void {
+    if (this.isAlone(slot, rows)) {
+      this.leave(slot, rows);
+    } else {
+      const { native, slots, views } = this.#memory;
+      this.#givingUp.add(slot);
+      slots.giveUpRows(slot, rows);
+      native.cancel(slot);
+      views.revoke(slot);
+      native.earmark(slot, 0);
+      this.#leave(slot, rows, true);
+    }
+    this.unmapGivenUpBy(slot);
+  }
+
+  /** Slots of sequences that wait for queued work before rows that they gave up are unmapped there. */
+  get waiting(): number {
+    return this.#givingUp.size;
+  }
+
+  /** Unmaps what a sequence gave up, unless queued work may use it. Throws what the driver throws; it then stays. */
+  unmapGivenUpBy(slot: number): void {
+    const { pool, slots, fences } = this.#memory;
+    if (!this.#givingUp.has(slot) || fences.isPending(slot)) return;
+    if (slots.foreignRow[slot] !== noForeignRow) this.#memory.unmap(slot, slots.foreignRow[slot]!);
+    this.unmapped(slot);
+    this.#givingUp.delete(slot);
+    pool.capacity.raise();
+  }
+
+  /** The same for all slots. Throws the driver's first refusal, at the end. */
+  unmapGivenUp(): void {
+    const { slots } = this.#memory;
+    let failure: { readonly error: unknown } | undefined;
+    for (const slot of this.#givingUp) {
+      if (slots.state[slot] === slotStates.idle || slots.isQuarantined[slot] === 1) this.#givingUp.delete(slot);
+      try {
+        if (slots.state[slot] === slotStates.active) this.unmapGivenUpBy(slot);
+      } catch (error) {
+        failure ??= { error };
+      }
+    }
+    if (failure !== undefined) throw failure.error;
   }
 
   /** What the slot gave up is unmapped. */

@@ -9,6 +9,7 @@ import type { PolicyGuard } from '../device/lifetime.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import { Batch } from './batch.js';
 import type { CachedRows } from './cached-rows.js';
+import type { RowRegistry } from './row-registry.js';
 import type { CopyRoom, RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import { GivenFence } from './slot-fences.js';
@@ -215,13 +216,15 @@ export class Steps {
 export class BatchRows {
   readonly #memory: SlotMemory;
   readonly #supply: RowSupply;
+  readonly #registry: RowRegistry;
   readonly #sharing: RowSharing;
   /** Slots and the rows that each is to have, for the addon. */
   readonly #pairs: Int32Array;
 
-  constructor(memory: SlotMemory, supply: RowSupply, sharing: RowSharing) {
+  constructor(memory: SlotMemory, supply: RowSupply, registry: RowRegistry, sharing: RowSharing) {
     this.#memory = memory;
     this.#supply = supply;
+    this.#registry = registry;
     this.#sharing = sharing;
     this.#pairs = new Int32Array(2 * memory.slots.count);
   }
@@ -254,7 +257,7 @@ export class BatchRows {
     const { slots: numbers, windows } = this.#memory;
     if (windows.all.length > 0) windows.checkSteps(batch); // before anything changes
     this.#memory.background.attempt(() => this.#memory.fences.poll());
-    this.#memory.background.attempt(() => this.#sharing.unmapGivenUp());
+    this.#memory.background.attempt(() => this.#registry.unmapGivenUp());
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (numbers.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, numbers.length[slot]! + tokens[index]!);
