@@ -135,7 +135,7 @@ export class DiskStore {
     this.#coming.set(key, coming);
     this.#take(fileBytes);
     this.#queuedBytes += payload.length;
-    this.#deleteLeft();
+    void this.#deleteLeft();
     return this.#after([key], () => this.#write(block, coming, rowBytes, payload));
   }
 
@@ -267,10 +267,11 @@ export class DiskStore {
       this.#coming.delete(key);
       gone.set(key, block);
     }
-    this.#deleteLeft();
-    if (gone.size === 0) return { removed, isRecorded: true };
+    const retried = this.#deleteLeft();
     const files = [...gone].map(([key, block]) => [nameOf(key, 'block'), block] as const);
-    return { removed, isRecorded: await this.#after([...gone.keys()], () => this.#delete(files)) };
+    const isDeleted = gone.size === 0 || await this.#after([...gone.keys()], () => this.#delete(files));
+    await retried;
+    return { removed, isRecorded: isDeleted && ![...this.#left.keys()].some((name) => name.endsWith('.block')) };
   }
 
   /**
@@ -290,13 +291,12 @@ export class DiskStore {
     return numbers[0] === 1 && !bytes.includes(1);
   }
 
-  /** Tries again to delete what was left. */
-  #deleteLeft(): void {
-    for (const name of this.#left.keys()) {
+  /** Tries again to delete what was left. Does not reject. */
+  #deleteLeft(): Promise<unknown> {
+    return Promise.allSettled([...this.#left.keys()].map((name) => {
       const key = name.slice(0, name.indexOf('.'));
-      if (this.#changes.has(key)) continue;
-      this.#after([key], () => this.#delete([[name, undefined]])).catch(() => { /* it stays left */ });
-    }
+      return this.#changes.get(key) ?? this.#after([key], () => this.#delete([[name, undefined]]));
+    }));
   }
 
   /** Does something to the files of these keys, once what is under way there is over. */
@@ -382,7 +382,7 @@ export class DiskStore {
    */
   close(): Promise<void> {
     if (this.#closing !== undefined) return this.#closing;
-    this.#deleteLeft();
+    void this.#deleteLeft();
     const closing = this.#closing = this.#close();
     const { place } = this.#calls;
     closings.set(place, closing);

@@ -95,9 +95,9 @@ export interface RemoveResult {
   /** How many of the keys were there. */
   readonly removed: number;
   /**
-   * Whether the files are gone (with durability `sync`: also after a loss of power). False where the disk refused: the
-   * blocks are gone for this process, the store tries again with later changes, and until then they may be back after a
-   * restart.
+   * Whether the files are gone, those of removals before too (with durability `sync`: also after a loss of power).
+   * False where the disk refused: the blocks are gone for this process, the store tries again with later changes, and
+   * until then they may be back after a restart.
    */
   readonly isRecorded: boolean;
 }

@@ -168,7 +168,7 @@ class DiskTier implements Tier {
   }
 
   async remove(keys: readonly string[]): Promise<TierRemoval> {
-    if (this.#store === undefined || keys.length === 0) return { isRemoved: true };
+    if (this.#store === undefined) return { isRemoved: true };
     const { isRecorded } = await this.#store.remove(keys);
     return { isRemoved: isRecorded };
   }

@@ -271,9 +271,9 @@ export class OpenTier {
     const dropped = new Set(blocks);
     const coming = [...this.#underWay].filter(([, { block }]) => dropped.has(block)).map(([over]) => over);
     const gone = [...new Set([...(this.tier.find === undefined ? known : blocks).map(({ key }) => key), ...keys])];
-    if (gone.length === 0 && coming.length === 0) return this.state !== 'failed';
-    if (!this.#isOpen) return false;
-    const [isRemoved] = await Promise.all([this.#remove(gone), ...coming]);
+    const hasNone = gone.length === 0 && coming.length === 0;
+    if (!this.#isOpen) return hasNone && this.state !== 'failed';
+    const [isRemoved] = await Promise.all([hasNone ? this.#removeNow([]) : this.#remove(gone), ...coming]);
     return isRemoved && !blocks.some((block) => this.#unremoved.has(block));
   }
 

@@ -212,7 +212,8 @@ export interface Tier {
   /**
    * Drops blocks; those that it does not have are passed over. Room is there when it resolves, and they are missed from
    * the call on, also by other processes, and after a restart as far as the tier promises. `isRemoved: false`: its
-   * store did not take note of that.
+   * store did not take note of that, or of a removal before, whose blocks may hold what is removed now. `keys` may be
+   * empty: the answer is about those before.
    */
   remove(keys: readonly string[]): Promise<TierRemoval> | Promise<void>;
   /**

@@ -32,7 +32,7 @@ ReadState BlockReader::OpenFile(const std::string& name, std::unique_ptr<BlockFi
   };
   int error = open();
   if (open_blocks_.Relieve(error)) error = open();
-  if (error == ENOENT) return ReadState::kAbsent;
+  if (context_.IsDeleted(error)) return ReadState::kAbsent;
   if (error == 0) return ReadState::kGood;
   context_.Failed("open", error, context_.counters.failed_reads);
   return ReadState::kIo;

@@ -169,7 +169,7 @@ bool BlockWriter::Remove(std::span<const std::string> names, std::vector<uint8_t
   const uint64_t refusals = folder_refusals_;
   for (const std::string& name : names) {
     const int error = context_.calls.Unlink(context_.PathOf(name));
-    const bool is_gone = error == 0 || error == ENOENT;
+    const bool is_gone = error == 0 || context_.IsDeleted(error);
     if (!is_gone) context_.Failed("unlink", error, context_.counters.failed_writes);
     is_left.push_back(is_gone ? 0 : 1);
     is_good = is_good && is_gone;
@@ -216,7 +216,7 @@ bool BlockWriter::SyncAll(std::vector<std::string>& lost) {
     const std::string path = context_.PathOf(name);
     int error = BlockFile::Open(context_.calls, path, O_RDONLY, direct, file);
     if (open_blocks_.Relieve(error)) error = BlockFile::Open(context_.calls, path, O_RDONLY, direct, file);
-    if (error == ENOENT) continue;  // deleted
+    if (context_.IsDeleted(error)) continue;
     if (error == 0) {
       error = file->Sync();
       // What the kernel could not write it may count as written: it is not to be asked again.

@@ -3,6 +3,8 @@
 #ifndef VKV_STORE_STORE_CONTEXT_H_
 #define VKV_STORE_STORE_CONTEXT_H_
 
+#include <errno.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -15,6 +17,9 @@
 namespace vkv::store {
 
 enum class Durability : uint8_t { kNone = 0, kInterval = 1, kSync = 2 };
+
+// Of the file that says whose a folder is.
+inline constexpr const char* kIdentityName = "identity";
 
 struct StoreOptions {
   std::string directory;
@@ -63,6 +68,13 @@ struct StoreContext {
 
   // Names are those of docs/store-format.md: a block's key in hexadecimal digits, and an ending.
   std::string PathOf(const std::string& name) const { return folder + "/" + name; }
+
+  // Whether a file whose call failed with `error` was deleted. Not where its folder is away: renamed, or behind another
+  // mount. It may come back.
+  bool IsDeleted(int error) const {
+    uint64_t bytes = 0;
+    return error == ENOENT && calls.SizeOf(PathOf(kIdentityName), bytes) == 0;
+  }
 
   const StoreOptions options;
   const FileCalls calls;

@@ -13,7 +13,6 @@
 namespace vkv::store {
 namespace {
 
-constexpr const char* kIdentityName = "identity";
 constexpr const char* kNewIdentityName = "identity.new";
 constexpr const char* kLockName = "lock";
 

@@ -1,13 +1,13 @@
 // System calls that fail: whichever it is, and whether once or for good, nothing that was acknowledged is lost, nothing
 // removed comes back, no wrong byte is called good, and the store goes on once the disk does.
 
-import { existsSync, readdirSync } from 'node:fs';
+import { existsSync, readdirSync, renameSync } from 'node:fs';
 
 import test, { type ExecutionContext } from 'ava';
 
 import { isKvError } from '#internal/base/errors.js';
 import { StoreFaults, type StoreFault } from '#internal/store/store-faults.js';
-import type { DiskStore } from '#internal/store/disk-store.js';
+import { DiskStore } from '#internal/store/disk-store.js';
 import { HostMemory, pagePieces } from '#internal/tiers/host-memory.js';
 import {
   assertAccounts, assertExact, blockOf, fileOf, folderOf, found, inFolder, keyOf, KiB, MiB, options, payloadOf, put, readBack, readTokens, rowsOf, scale,
@@ -265,9 +265,9 @@ test('a file that the disk refuses to delete counts, is a miss, and goes with a 
   t.deepEqual(await store.remove([keyOf(1)]), { removed: 1, isRecorded: false });
   t.is((await readBack(store, 1)).reason, 'absent');
   t.like(store.stats(), { leftFiles: 1, fileBytes, blocks: 1, lastError: 'unlink: EROFS' });
-  await store.remove([keyOf(9)]);
+  t.false((await store.remove([keyOf(9)])).isRecorded, 'what was removed before may be back');
   t.like(store.stats(), { leftFiles: 1, fileBytes });
-  await store.remove([keyOf(9)]);
+  t.true((await store.remove([])).isRecorded);
   t.like(store.stats(), { leftFiles: 0 });
   t.false(existsSync(fileOf(directory, 1)));
   assertAccounts(t, store, directory);
@@ -278,6 +278,24 @@ test('a file that the disk refuses to delete counts, is a miss, and goes with a 
   assertAccounts(t, store, directory);
   await store.close();
   await withStore(options(directory), (again) => assertExact(t, again, 2, 5));
+}));
+
+test('of a folder that is away for a time no block is lost, and none counts as deleted until it is back', (t) => inFolder(async (directory) => {
+  const store = await DiskStore.open(options(directory, { threads: 1 }));
+  for (const number of [1, 2, 3]) await put(store, number);
+  const [folder, away] = [folderOf(directory), `${directory}/away`];
+  renameSync(folder, away);
+  t.deepEqual(await store.remove([keyOf(1)]), { removed: 1, isRecorded: false });
+  t.is((await readBack(store, 2)).reason, 'io');
+  t.false((await put(store, 4)).stored);
+  t.like(store.stats(), { blocks: 2, leftFiles: 1 });
+  renameSync(away, folder);
+  await assertExact(t, store, 2, 0);
+  await store.remove([keyOf(3)]);
+  t.like(store.stats(), { blocks: 1, leftFiles: 0 });
+  assertAccounts(t, store, directory);
+  await store.close();
+  t.deepEqual([...(await found(options(directory))).keys()], [2]);
 }));
 
 test('a full disk refuses blocks, keeps answering reads, gives room back by removals, and takes blocks again', (t) => inFolder(async (directory) => {

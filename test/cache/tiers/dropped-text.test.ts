@@ -224,6 +224,7 @@ test('a tier whose store takes no note is named', async (t) => {
   await prefixes.tiers!.settled();
   t.deepEqual((await prefixes.drop({ tokens: one })).unreachedTiers, ['mine']);
   t.is(prefixes.lookup({ tokens: one }).demotedTokens, 0, 'this cache does not find it');
+  t.deepEqual((await prefixes.drop({ tokens: other })).unreachedTiers, ['mine'], 'it may hold what it was to remove before');
   await close(bench);
 });
 
