@@ -175,7 +175,7 @@ export class Sequence {
     if (tokens < (this.#selection?.textTokens ?? 0)) {
       throw createError('KV_SEQUENCE_LOSSY', { operation: `truncate it to ${tokens} tokens` });
     }
-    memory.windows.checkTruncate(slot, tokens);
+    memory.windows?.checkTruncate(slot, tokens);
     leases.truncate(slot, tokens);
   }
 

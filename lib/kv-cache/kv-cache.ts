@@ -95,17 +95,17 @@ export class KvCache {
    */
   pagesFor(tokens: number, promptTokens = tokens): number {
     const { layout, windows } = this.#parts.memory;
-    return layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(promptTokens);
+    return layout.pagesFor(layout.rowsFor(tokens)) + (windows?.pagesOfPrompt(promptTokens) ?? 0);
   }
 
   /** Tokens of a prompt that layers with a window hold at once; Infinity: all. @internal */
   get passTokens(): number {
-    return this.#parts.memory.windows.passTokens;
+    return this.#parts.memory.windows?.passTokens ?? Infinity;
   }
 
   /** Whether `truncate` always takes so many tokens back. @internal */
   canTakeBack(tokens: number): boolean {
-    return this.#parts.memory.windows.canTakeBack(tokens);
+    return this.#parts.memory.windows?.canTakeBack(tokens) ?? true;
   }
 
   /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
@@ -452,7 +452,7 @@ export class KvCache {
       slots.endAll();
       this.#parts.tiers?.selections.endAll();
       views.revokeAll();
-      for (const set of windows.all) set.views.revokeAll();
+      for (const set of windows?.all ?? []) set.views.revokeAll();
       side.close();
       this.prefixes.close();
     }

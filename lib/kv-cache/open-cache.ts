@@ -166,7 +166,8 @@ function openParts(
     new WindowSet({ ...memory, pageBytes: layout.pageBytes, views: views[index + 1]! }));
   const memory = new SlotMemory({
     native: memories[0]!.native, pool, layout, slots, fences, views: views[0]!, background,
-    windows: new WindowSets(windows, slots, fences, { ...read, isScrubbed }), isScrubbed,
+    windows: windows.length === 0 ? undefined : new WindowSets(windows, slots, fences, { ...read, isScrubbed }),
+    isScrubbed,
   });
   const natives = memories.map(({ native }) => native);
   const options = guarded(read.prefixCache, guard, background);
