@@ -6,7 +6,7 @@
 import type { TensorView } from '../base/dtypes.js';
 import { checkInteger } from '../base/options.js';
 import { rowArithmetic, type RowArithmetic } from '../base/row-arithmetic.js';
-import type { BackgroundErrors } from '../device/background-errors.js';
+import type { BackgroundErrors } from '../device/cache-calls.js';
 import { cacheNews, type NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import { checkHostAccess, type SlotViews } from '../device/slot-views.js';

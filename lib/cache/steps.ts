@@ -4,8 +4,7 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import { checkInteger } from '../base/options.js';
-import { checkStack, checkStackOfStep } from '../base/stack.js';
-import type { PolicyGuard } from '../device/lifetime.js';
+import { checkStack, checkStackOfStep, type PolicyGuard } from '../device/cache-calls.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import { Batch } from './batch.js';
 import type { CachedRows } from './cached-rows.js';

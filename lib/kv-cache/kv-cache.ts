@@ -6,7 +6,7 @@
 // that is released and past its fence; no public method leaves half a change behind.
 
 import { callable, checkInteger, readArray } from '../base/options.js';
-import { checkStack } from '../base/stack.js';
+import { checkStack, type Lifetime } from '../device/cache-calls.js';
 import type { Driver } from '../device/driver.js';
 import type { PagePool, PoolMember } from '../device/page-pool.js';
 import { unclosed, type Membership } from '../device/weak-users.js';
@@ -18,7 +18,6 @@ import { layersOf, type CacheLayer } from './cache-layers.js';
 import { pictureOf, type CachePicture } from './cache-picture.js';
 import { checkFence, readFence, type CommitOptions } from '../cache/slot-fences.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
-import type { Lifetime } from '../device/lifetime.js';
 import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
 import { writeSequences, writeTensors, type PassArrays } from './native-structs.js';
 import type { Prefixes } from './prefixes.js';
