@@ -100,7 +100,9 @@ export function isArray(value: unknown): value is readonly unknown[] {
 }
 
 /** A longer copy: the old elements first, the rest zero or as asked. */
-export function enlarged<T extends Int32Array | Uint8Array | Float64Array>(array: T, length: number, fill = 0): T {
+export function enlarged<T extends Int32Array | Uint32Array | Uint8Array | Float64Array>(
+  array: T, length: number, fill = 0,
+): T {
   const copy = new (array.constructor as new (elements: number) => T)(length);
   copy.set(array);
   if (fill !== 0) copy.fill(fill, array.length);

@@ -170,7 +170,7 @@ export class Admission {
     const { native, slots, windows, background } = this.#memory;
     const { registry, choice } = this.#cached;
     const length = slots.length[from]!;
-    if (!slots.hasRoom(from, length) || !windows.isMapped(from, length, length)) { // it has lost rows
+    if (!slots.hasRoom(from, length) || windows?.isMapped(from, length, length) === false) { // it has lost rows
       throw createError('KV_SLOT_BUSY', { slot: from, operation: 'fork', holder: 'the quarantine' });
     }
     const slot = slots.canLease(false) ? choice.forSharedRows() : -1;
@@ -181,12 +181,12 @@ export class Admission {
     registry.start(slot);
     try {
       if (this.#side.everything > 0) this.#side.fork(from, slot, slots.tenantOf(from));
-      if (windows.all.length > 0) {
+      if (windows !== undefined) {
         this.#supply.withRoom(slot, windows.pagesPerRow, () => { windows.fork(from, slot); });
       }
       slots.lease(slot, this.#sharing.fork(from, slot));
     } catch (error) {
-      background.attempt(() => { windows.vacate(slot); });
+      background.attempt(() => windows?.vacate(slot));
       this.#side.retire(slot);
       registry.stop(slot);
       background.attempt(() => this.#cached.vacate(slot, 0));
@@ -227,7 +227,7 @@ export class Admission {
     const neededRows = Math.max(cachedRows, earmarkedRows);
     const earmarkedTokens = isEarmarked ? promptTokens : 0;
     let pages = layout.pagesFor(neededRows) - plan.usedPages + plan.sourcePages
-      + this.#memory.windows.pagesOfPrompt(earmarkedTokens);
+      + (this.#memory.windows?.pagesOfPrompt(earmarkedTokens) ?? 0);
     if (pages > 0 && !this.#supply.canObtain(pages)) {
       const { withheld } = this.#cached;
       if (withheld.isAny && plan.hit !== undefined) pages -= withheld.idlePagesIn(this.#ids, plan.hit);
@@ -495,7 +495,7 @@ export class SlotLeases {
    * behind a window.
    */
   get waiting(): number {
-    return this.#retiring.size + this.#cached.registry.waiting + this.#memory.windows.waiting;
+    return this.#retiring.size + this.#cached.registry.waiting + (this.#memory.windows?.waiting ?? 0);
   }
 
   /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
@@ -543,7 +543,7 @@ export class SlotLeases {
     views.revoke(slot);
     native.cancel(slot);
     native.earmark(slot, 0);
-    windows.release(slot);
+    windows?.release(slot);
     slots.retire(slot);
     this.#cached.tokens.finish(slot);
     this.#released += 1;
@@ -582,7 +582,7 @@ export class SlotLeases {
         this.#becomeIdle(slot);
       }
       try {
-        this.#memory.windows.slide();
+        this.#memory.windows?.slide();
       } finally {
         this.#cached.registry.unmapGivenUp();
       }
@@ -623,10 +623,10 @@ export class SlotLeases {
   }
 
   #becomeIdle(slot: number): void {
-    const { pool, slots, background } = this.#memory;
+    const { pool, slots, windows, background } = this.#memory;
     slots.becomeIdle(slot);
     background.attempt(() => this.#cached.retire(slot));
-    background.attempt(() => { this.#memory.windows.vacate(slot); });
+    background.attempt(() => windows?.vacate(slot));
     this.#cached.tokens.retire(slot);
     background.attempt(() => {
       this.#supply.keepToLimit();

@@ -4,6 +4,7 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible } from '../base/options.js';
+import { enlarged } from '../base/typed-arrays.js';
 import { Sequence } from './sequence.js';
 import { Slots, type SlotNumbers } from './slots.js';
 
@@ -163,14 +164,8 @@ export class Batch {
 
   #extend(): void {
     const capacity = Math.max(8, 2 * this.#slots.length);
-    const slots = new Int32Array(capacity);
-    const generations = new Uint32Array(capacity);
-    const tokens = new Int32Array(capacity);
-    slots.set(this.#slots);
-    generations.set(this.#generations);
-    tokens.set(this.#tokens);
-    this.#slots = slots;
-    this.#generations = generations;
-    this.#tokens = tokens;
+    this.#slots = enlarged(this.#slots, capacity);
+    this.#generations = enlarged(this.#generations, capacity);
+    this.#tokens = enlarged(this.#tokens, capacity);
   }
 }

@@ -8,6 +8,7 @@
 // more, and whose addresses queued work may use.
 
 import { createError } from '../base/errors.js';
+import { enlarged } from '../base/typed-arrays.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import { noForeignRow, type SlotMemory, type SlotNumbers, slotStates } from './slots.js';
 
@@ -252,11 +253,7 @@ export class RowRegistry {
   dropIfUnused(id: number): void {
     if (this.#numbers.mappers[id] !== 0 || this.#numbers.users[id] !== 0 || !this.#numbers.isUsed(id)
       || this.index.isHolding(id)) return;
-    if (this.#dropCount === this.#drops.length) {
-      const drops = new Int32Array(2 * this.#dropCount);
-      drops.set(this.#drops);
-      this.#drops = drops;
-    }
+    if (this.#dropCount === this.#drops.length) this.#drops = enlarged(this.#drops, 2 * this.#dropCount);
     this.#numbers.retire(id);
     this.#drops[this.#dropCount] = id;
     this.#dropCount += 1;
@@ -412,10 +409,9 @@ export class RowNumbers implements CountedRows {
   }
 
   #grow(length: number): void {
-    const grow = <T extends Int32Array | Uint8Array>(from: T, to: T): T => (to.set(from), to);
-    this.mappers = grow(this.mappers, new Int32Array(length));
-    this.row = grow(this.row, new Int32Array(length));
-    this.users = grow(this.users, new Int32Array(length));
-    this.#isUsed = grow(this.#isUsed, new Uint8Array(length));
+    this.mappers = enlarged(this.mappers, length);
+    this.row = enlarged(this.row, length);
+    this.users = enlarged(this.users, length);
+    this.#isUsed = enlarged(this.#isUsed, length);
   }
 }

@@ -10,6 +10,7 @@ import type { Layout } from '../layout/layout.js';
 import type { CachedRows } from './cached-rows.js';
 import type { IdleSlots } from './slot-choice.js';
 import { noForeignRow, type SlotMemory, type Slots, slotStates } from './slots.js';
+import { nothingMissing } from './window-sets.js';
 
 /** Tokens before `tokens` in the row behind those that a sequence shares, copied from the row `id`; 0: nothing is. */
 export interface TailCopy {
@@ -119,7 +120,7 @@ export class RowSupply implements PageUser {
     const { windows } = this.#memory;
     this.#pool.driver.checkAlive();
     this.#attempt(pairs, count, () => {
-      const beside = windows.missing();
+      const beside = windows?.missing() ?? nothingMissing;
       const { rows, pages, earmarkedPages } = this.#missing(pairs, count);
       return {
         rows: rows + beside.rows, pages: pages + beside.pages,
@@ -127,7 +128,7 @@ export class RowSupply implements PageUser {
       };
     }, () => {
       if (count > 0) this.#native.grow(pairs, count);
-      windows.grow();
+      windows?.grow();
     });
   }
 
@@ -141,7 +142,7 @@ export class RowSupply implements PageUser {
   ): void {
     const layout = this.#layout;
     const { windows } = this.#memory;
-    const windowPages = windows.pagesOfPrompt(earmarkedTokens);
+    const windowPages = windows?.pagesOfPrompt(earmarkedTokens) ?? 0;
     const missing = (): Missing => {
       const mapped = this.#slots.rows[slot]!;
       const before = Math.max(mapped, to);
@@ -157,11 +158,11 @@ export class RowSupply implements PageUser {
       this.#attempt(noSlots, 0, missing, () => {
         const source = copy.source >= 0 || copy.id < 0 ? copy.source : this.#cached.registry.slotOf(copy.id);
         try {
-          windows.admit(slot, earmarkedTokens, tenant);
+          windows?.admit(slot, earmarkedTokens, tenant);
           this.#native.admit(
             slot, tenant, ids, from, to, rows, earmarkedRows, source, copy.id, copy.tokens, copy.stream);
         } catch (error) {
-          windows.giveBackEarmark(slot);
+          windows?.giveBackEarmark(slot);
           throw error;
         }
       });
@@ -224,12 +225,12 @@ export class RowSupply implements PageUser {
 
   quiesce(): void {
     this.#native.quiesce();
-    this.#memory.windows.quiesce();
+    this.#memory.windows?.quiesce();
   }
 
   reclaimablePages(): number {
     this.#collect(true);
-    let pages = this.#cached.evictablePages() + this.#memory.windows.surplusPages();
+    let pages = this.#cached.evictablePages() + (this.#memory.windows?.surplusPages() ?? 0);
     for (let index = 0; index < this.#idle.count; index += 1) pages += this.#pagesOfSurplus(this.#idle.slots[index]!);
     return pages;
   }
@@ -244,7 +245,7 @@ export class RowSupply implements PageUser {
 
   reclaim(pages: number): number {
     let freed = this.#reclaimSurplus(pages);
-    if (freed < pages) freed += this.#memory.windows.reclaim(pages - freed);
+    if (freed < pages) freed += this.#memory.windows?.reclaim(pages - freed) ?? 0;
     if (freed < pages) freed += this.#cached.evict(pages - freed);
     return freed;
   }
@@ -297,7 +298,7 @@ export class RowSupply implements PageUser {
   /** Pages that idle slots map which the driver has ruined: text in them cannot be evicted either. */
   #quarantinedPages(): number {
     const { state, rows, isQuarantined, count } = this.#slots;
-    let pages = this.#memory.windows.quarantinedPages();
+    let pages = this.#memory.windows?.quarantinedPages() ?? 0;
     for (let slot = 0; slot < count; slot += 1) {
       if (isQuarantined[slot] === 1 && state[slot] === slotStates.idle) pages += this.#layout.pagesFor(rows[slot]!);
     }
@@ -421,7 +422,7 @@ export class RowSupply implements PageUser {
   }
 
   #outOfPages(slots: readonly number[], needRows: number, needPages: number): Error {
-    const pagesPerRow = this.#layout.pagesPerRow + this.#memory.windows.pagesPerRow;
+    const pagesPerRow = this.#layout.pagesPerRow + (this.#memory.windows?.pagesPerRow ?? 0);
     const havePages = this.#pool.obtainablePages();
     return createError('KV_OUT_OF_PAGES', {
       needRows, haveRows: Math.floor(havePages / pagesPerRow), needPages, havePages, pagesPerRow,

@@ -2,6 +2,7 @@
 // and the path in the prefix index of those that are. Only slots whose request gave its tokens have them. Commits are
 // collected: the index hears of them at the next `flush`, so a decode step costs it nothing.
 
+import { enlarged } from '../base/typed-arrays.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PrefixPath } from '../prefix/prefix-tree.js';
 import type { TextScope } from '../prefix/domain.js';
@@ -96,9 +97,7 @@ export class SequenceTokens {
     if (known === undefined || known.count < this.#memory.slots.length[slot]!) return;
     const added = typeof tokens === 'number' ? 1 : tokens.length;
     if (known.count + added > known.buffer.length) {
-      const buffer = new Int32Array(Math.max(64, known.count + added, 2 * known.buffer.length));
-      buffer.set(known.buffer);
-      known.buffer = buffer;
+      known.buffer = enlarged(known.buffer, Math.max(64, known.count + added, 2 * known.buffer.length));
     }
     if (typeof tokens === 'number') known.buffer[known.count] = tokens;
     else known.buffer.set(tokens, known.count);

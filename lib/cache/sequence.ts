@@ -4,7 +4,7 @@
 import type { TensorView } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { checkInteger, notConstructible, readArray } from '../base/options.js';
-import type { Lifetime } from '../device/lifetime.js';
+import type { Lifetime } from '../device/cache-calls.js';
 import { readAppended } from '../prefix/prompt-tokens.js';
 import { HandOver } from '../side/hand-over.js';
 import { readSideRows, type SideRows, type SideRowsByName } from '../side/side-rows.js';
@@ -175,7 +175,7 @@ export class Sequence {
     if (tokens < (this.#selection?.textTokens ?? 0)) {
       throw createError('KV_SEQUENCE_LOSSY', { operation: `truncate it to ${tokens} tokens` });
     }
-    memory.windows.checkTruncate(slot, tokens);
+    memory.windows?.checkTruncate(slot, tokens);
     leases.truncate(slot, tokens);
   }
 

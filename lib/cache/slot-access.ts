@@ -29,13 +29,13 @@ export class SlotAccess {
    */
   requirePass(call: string, slot: number, from: number, to: number): void {
     const { slots, windows } = this.#memory;
-    this.#require(call, slot, to, () => slots.hasRoom(slot, to) && windows.isMapped(slot, from, to));
+    this.#require(call, slot, to, () => slots.hasRoom(slot, to) && windows?.isMapped(slot, from, to) !== false);
   }
 
   /** The same of tokens [from, to) alone. */
   requireTokens(call: string, slot: number, from: number, to: number): void {
     const { slots, windows } = this.#memory;
-    this.#require(call, slot, to, () => slots.hasRoom(slot, to) && windows.hasTokens(slot, from, to));
+    this.#require(call, slot, to, () => slots.hasRoom(slot, to) && windows?.hasTokens(slot, from, to) !== false);
   }
 
   /**
@@ -43,7 +43,8 @@ export class SlotAccess {
    * "Cannot".
    */
   requireWritable(call: string, slot: number, from: number, to: number): void {
-    if (to <= from || (this.#sharing.isWritable(slot, from, to) && !this.#memory.windows.isShared(slot, from))) return;
+    const { windows } = this.#memory;
+    if (to <= from || (this.#sharing.isWritable(slot, from, to) && windows?.isShared(slot, from) !== true)) return;
     throw createError('KV_ROW_SHARED', { call, slot, fromToken: from, tokens: to - from });
   }
 
@@ -65,7 +66,7 @@ export class SlotAccess {
     const end = fromToken + tokens;
     this.#memory.native.stamp(slot, fromToken, tokens, pattern);
     let bytes = this.#memory.layout.usedBytes(tokens);
-    for (const set of this.#memory.windows.all) {
+    for (const set of this.#memory.windows?.all ?? []) {
       const from = Math.min(end, Math.max(fromToken, set.firstMapped(slot)));
       set.native.stamp(slot, from, end - from, pattern);
       bytes += set.layout.usedBytes(end - from);
@@ -78,7 +79,7 @@ export class SlotAccess {
     const slot = this.#slotOf(sequence, fromToken, tokens, 'verify');
     const pattern = readKey(key);
     const end = fromToken + tokens;
-    const { all } = this.#memory.windows;
+    const { all = [] } = this.#memory.windows ?? {};
     const wrongIn = (from: number, to: number): number => all.reduce((wrong, set) => {
       const first = Math.min(to, Math.max(from, set.firstMapped(slot)));
       return wrong + set.native.check(slot, first, to - first, pattern);
@@ -96,7 +97,7 @@ export class SlotAccess {
     checkInteger('KvCache', 'tokens', tokens, 0, maxTokens - fromToken);
     const slot = Sequence.slotIn(slots, sequence, `KvCache.${call}`);
     const end = fromToken + tokens;
-    this.#require(call, slot, end, () => slots.hasRoom(slot, end) && !windows.isLacking(slot, end));
+    this.#require(call, slot, end, () => slots.hasRoom(slot, end) && windows?.isLacking(slot, end) !== true);
     return slot;
   }
 

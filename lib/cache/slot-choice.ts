@@ -2,6 +2,7 @@
 // start of some text, each by its last row, since a slot that holds a text's last row holds all of it; a
 // request that goes on where such a slot ends adopts it, and nothing is mapped or copied.
 
+import { enlarged } from '../base/typed-arrays.js';
 import type { RowRegistry } from './row-registry.js';
 import type { SlotMemory, Slots } from './slots.js';
 
@@ -64,11 +65,7 @@ export class SlotChoice {
   add(slot: number, rows: number): void {
     if (rows === 0) return;
     const id = this.#registry.idsOf(slot)[rows - 1]!;
-    if (id >= this.#first.length) {
-      const first = new Int32Array(Math.max(id + 1, 2 * this.#first.length));
-      first.set(this.#first);
-      this.#first = first;
-    }
+    if (id >= this.#first.length) this.#first = enlarged(this.#first, Math.max(id + 1, 2 * this.#first.length));
     const next = this.#first[id]! - 1;
     this.#under[slot] = id;
     this.#next[slot] = next;

@@ -6,7 +6,7 @@
 import type { TensorView } from '../base/dtypes.js';
 import { checkInteger } from '../base/options.js';
 import { rowArithmetic, type RowArithmetic } from '../base/row-arithmetic.js';
-import type { BackgroundErrors } from '../device/background-errors.js';
+import type { BackgroundErrors } from '../device/cache-calls.js';
 import { cacheNews, type NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
 import { checkHostAccess, type SlotViews } from '../device/slot-views.js';
@@ -304,7 +304,7 @@ export interface SlotMemoryParts {
   readonly layout: Layout;
   readonly slots: Slots;
   readonly fences: SlotFences;
-  readonly windows: WindowSets;
+  readonly windows: WindowSets | undefined;
   readonly views: SlotViews;
   readonly background: BackgroundErrors;
   /** Whether pages are zeroed before another tenant gets them. */
@@ -325,8 +325,8 @@ export class SlotMemory {
   readonly slots: Slots;
   /** The queued work that may still use each slot. */
   readonly fences: SlotFences;
-  /** The layer sets that keep the last tokens alone. */
-  readonly windows: WindowSets;
+  /** The layer sets that keep the last tokens alone; undefined where all layers keep all tokens. */
+  readonly windows: WindowSets | undefined;
   readonly views: SlotViews;
   /** Failures that no call can report. */
   readonly background: BackgroundErrors;
@@ -343,7 +343,7 @@ export class SlotMemory {
   constructor({ native, pool, layout, slots, fences, windows, views, background, isScrubbed }: SlotMemoryParts) {
     this.native = native;
     this.news = native.news();
-    this.natives = [native, ...windows.all.map((set) => set.native)];
+    this.natives = [native, ...windows?.all.map((set) => set.native) ?? []];
     this.#newsOfAll = this.natives.map((of) => of.news());
     this.#lateErrors = new Float64Array(this.natives.length);
     this.pool = pool;
@@ -442,7 +442,7 @@ export class SlotMemory {
 
   /** The set with a window that a reservation is of. */
   #windowOf(reservation: number): WindowSet | undefined {
-    return this.windows.all.find(({ layout: { reservations: { first, count } } }) =>
+    return this.windows?.all.find(({ layout: { reservations: { first, count } } }) =>
       reservation >= first && reservation < first + count);
   }
 

@@ -4,8 +4,7 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import { checkInteger } from '../base/options.js';
-import { checkStack, checkStackOfStep } from '../base/stack.js';
-import type { PolicyGuard } from '../device/lifetime.js';
+import { checkStack, checkStackOfStep, type PolicyGuard } from '../device/cache-calls.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import { Batch } from './batch.js';
 import type { CachedRows } from './cached-rows.js';
@@ -14,6 +13,7 @@ import type { CopyRoom, RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
 import { GivenFence } from './slot-fences.js';
 import { noForeignRow, type SlotMemory, type Slots } from './slots.js';
+import { nothingMissing, type WindowSets } from './window-sets.js';
 
 /** Of a slot that was released already: what it has is recorded. */
 const released = new GivenFence();
@@ -26,7 +26,7 @@ export class Steps {
   readonly #fences: SlotMemory['fences'];
   readonly #side: SideTensors;
   readonly #ahead: RowsAhead;
-  readonly #windows: SlotMemory['windows'];
+  readonly #windows: WindowSets | undefined;
 
   constructor(memory: SlotMemory, rows: BatchRows, cached: CachedRows, side: SideTensors, ahead: RowsAhead) {
     this.#memory = memory;
@@ -47,7 +47,6 @@ export class Steps {
     const { maxTokens } = this.#memory.layout;
     const hasSide = this.#side.everything > 0;
     const windows = this.#windows;
-    const hasWindows = windows.all.length > 0;
     let lacking = 0;
     let sharing = 0;
     let lackingSide = 0;
@@ -62,8 +61,8 @@ export class Steps {
       if (lengthTokens > maxTokens) {
         throw createError('KV_LENGTH_OUT_OF_RANGE', { slot, tokens: lengthTokens, maxTokens });
       }
-      if (!numbers.hasRoom(slot, lengthTokens) || (hasWindows && windows.isLacking(slot, lengthTokens))) lacking += 1;
-      if (sharedTail[slot] !== 0 || (hasWindows && windows.isSharing(slot))) sharing += 1;
+      if (!numbers.hasRoom(slot, lengthTokens) || windows?.isLacking(slot, lengthTokens) === true) lacking += 1;
+      if (sharedTail[slot] !== 0 || windows?.isSharing(slot) === true) sharing += 1;
       if (hasSide && this.#side.ready[slot]! < lengthTokens) lackingSide += 1;
     }
     if (lacking + sharing > 0 || this.#side.all.length > 0) checkStack();
@@ -116,7 +115,8 @@ export class Steps {
       known.hasCommitted(slot);
     }
     if (isFenced) this.#note(batch, given, 0);
-    if (this.#windows.all.length > 0) this.#memory.background.attempt(() => { this.#windows.commit(batch); });
+    const windows = this.#windows;
+    if (windows !== undefined) this.#memory.background.attempt(() => { windows.commit(batch); });
     this.#finish(batch);
     // From here on the commit is done, whatever the growth policy does.
     this.#ahead.request(batch);
@@ -243,7 +243,7 @@ export class BatchRows {
       this.#pairs[2 * count + 1] = this.#memory.layout.rowsFor(lengthTokens);
       count += 1;
     }
-    this.#memory.windows.list(batch);
+    this.#memory.windows?.list(batch);
     this.#supply.grow(this.#pairs, count);
   }
 
@@ -255,7 +255,7 @@ export class BatchRows {
   makeWritable(batch: Batch): void {
     const { slots, tokens, length } = batch;
     const { slots: numbers, windows } = this.#memory;
-    if (windows.all.length > 0) windows.checkSteps(batch); // before anything changes
+    windows?.checkSteps(batch); // before anything changes
     this.#memory.background.attempt(() => this.#memory.fences.poll());
     this.#memory.background.attempt(() => this.#registry.unmapGivenUp());
     for (let index = 0; index < length; index += 1) {
@@ -273,7 +273,7 @@ export class BatchRows {
     const order = [0, 1, 2].flatMap((wait) => sharing.filter((slot) => waits(slot) === wait));
     this.#sharing.checkSteps(order);
     for (const slot of order) this.#makeSlotWritable(slot, room);
-    if (windows.all.length === 0) return;
+    if (windows === undefined) return;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (windows.isSharing(slot)) room.withRoom(slot, windows.pagesPerRow, () => { windows.makeWritable(slot); });
@@ -312,8 +312,8 @@ export class BatchRows {
     this.#memory.synchronize(); // pages are counted by its news
     const { windows } = this.#memory;
     const copied = new Map<number, number>();
-    windows.list(batch);
-    let { pages, rows } = windows.missing();
+    windows?.list(batch);
+    let { pages, rows } = windows?.missing() ?? nothingMissing;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       const target = this.#memory.layout.rowsFor(numbers.length[slot]! + tokens[index]!);
@@ -322,7 +322,7 @@ export class BatchRows {
         pages += this.#memory.layout.pagesBetween(needed, target);
         rows += target - needed;
       }
-      if (windows.all.length > 0 && windows.isSharing(slot)) pages += windows.pagesPerRow;
+      if (windows?.isSharing(slot) === true) pages += windows.pagesPerRow;
       if (numbers.sharedTail[slot] === 0) continue;
       const id = this.#sharing.contestedTail(slot, copied);
       if (id < 0) continue;
@@ -381,8 +381,8 @@ export class RowsAhead {
   readonly #hasMapper: boolean;
   /** Whether some slots are there for transfers. */
   readonly #hasTransfers: boolean;
-  /** Whether there are layer sets with windows, and a mapper. */
-  readonly #hasWindows: boolean;
+  /** Undefined without a mapper, too. */
+  readonly #windows: WindowSets | undefined;
   /** Slots of the request at hand that lack rows in a layer set with a window. */
   #windowRequests = 0;
   /** Whether the mapper was asked for anything by the latest request. Read only. */
@@ -396,7 +396,7 @@ export class RowsAhead {
     this.#growth = growth;
     this.#guard = memory.pool.guard;
     this.#pairs = new Int32Array(2 * memory.slots.count);
-    this.#hasWindows = hasMapper && memory.windows.all.length > 0;
+    this.#windows = hasMapper ? memory.windows : undefined;
     this.#hasTransfers = memory.slots.count > memory.slots.sequences;
   }
 
@@ -436,7 +436,7 @@ export class RowsAhead {
     if (typeof wanted !== 'number' || Number.isNaN(wanted)) throw notTokens(wanted);
     if (wanted <= lengthTokens) return false; // nothing ahead: before the work below, for each token of each sequence
     const tokens = Math.min(Math.ceil(wanted), this.#memory.layout.maxTokens);
-    if (this.#hasWindows && this.#memory.windows.addRequest(slot, tokens)) this.#windowRequests += 1;
+    if (this.#windows?.addRequest(slot, tokens) === true) this.#windowRequests += 1;
     if (numbers.hasRoom(slot, tokens) || numbers.foreignRow[slot] !== noForeignRow) return false;
     this.#pairs[2 * index] = slot;
     this.#pairs[2 * index + 1] = this.#memory.layout.rowsFor(tokens);
@@ -444,17 +444,16 @@ export class RowsAhead {
   }
 
   #beginWindows(): void {
-    if (!this.#hasWindows) return;
     this.#windowRequests = 0;
-    this.#memory.windows.begin();
+    this.#windows?.begin();
   }
 
   #send(count: number): void {
     this.hasRequests = count + this.#windowRequests > 0;
     if (!this.hasRequests) return;
     let pages = 0;
-    if (this.#windowRequests > 0) {
-      const missing = this.#memory.windows.missing();
+    if (this.#windows !== undefined && this.#windowRequests > 0) {
+      const missing = this.#windows.missing();
       pages += missing.pages - missing.earmarkedPages;
     }
     for (let index = 0; index < count; index += 1) {
@@ -467,7 +466,7 @@ export class RowsAhead {
       this.#supply.makeFree(pages);
     });
     if (count > 0) this.#memory.native.request(this.#pairs, count);
-    if (this.#windowRequests > 0) this.#memory.windows.request();
+    if (this.#windowRequests > 0) this.#windows?.request();
   }
 }
 

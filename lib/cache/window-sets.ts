@@ -199,6 +199,8 @@ export interface MissingRows {
   earmarkedPages: number;
 }
 
+export const nothingMissing: Readonly<MissingRows> = { rows: 0, pages: 0, earmarkedPages: 0 };
+
 /** Options of a cache that say how far its sequences move at once. */
 export interface WindowRules {
   /** Most new tokens of a sequence in a pass; undefined: its whole prompt. */
@@ -212,7 +214,7 @@ export interface WindowRules {
 }
 
 export class WindowSets {
-  /** Empty where every layer keeps all tokens. */
+  /** At least one. */
   readonly all: readonly WindowSet[];
   /** Pages of a row in each. */
   readonly pagesPerRow: number;
@@ -237,7 +239,7 @@ export class WindowSets {
     this.#slots = slots;
     this.#fences = fences;
     this.#rules = rules;
-    const count = all.length === 0 ? 0 : slots.count;
+    const { count } = slots;
     this.#room = new Int32Array(count);
     this.#ownFrom = new Int32Array(count);
     this.#workAt = new Int32Array(count);
@@ -509,12 +511,12 @@ export class WindowSets {
 
   /** Most new tokens of a sequence in a pass; Infinity: no set bounds them. */
   get passTokens(): number {
-    return this.all.length === 0 ? Infinity : this.#rules.passTokens ?? Infinity;
+    return this.#rules.passTokens ?? Infinity;
   }
 
   /** Whether every sequence can be taken back by so many tokens. */
   canTakeBack(tokens: number): boolean {
-    return this.all.length === 0 || tokens <= this.#rules.rollbackTokens;
+    return tokens <= this.#rules.rollbackTokens;
   }
 
   /** Throws KV_WINDOW_PASSED unless the layers' view from `tokens` tokens is mapped still. */

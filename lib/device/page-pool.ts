@@ -7,11 +7,10 @@ import { createHmac, randomBytes } from 'node:crypto';
 import { createError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
 import { integer, optional, readOptions, type Field } from '../base/options.js';
-import { checkStack } from '../base/stack.js';
 import { ChangeSignal } from './wait.js';
 import { driverField, openDriver, type Driver, type DriverChoice } from './driver.js';
 import { countPages, native, type NativePool, type NativePoolCounts } from './native.js';
-import { PolicyGuard } from './lifetime.js';
+import { checkStack, PolicyGuard } from './cache-calls.js';
 import { unclosed, WeakUsers, type Membership, type Unclosed, type UserMemory } from './weak-users.js';
 
 /** Options of `PagePool`. */

@@ -6,7 +6,7 @@
 import { markAsUntransferable } from 'node:worker_threads';
 
 import { createError } from '../base/errors.js';
-import type { BackgroundErrors } from './background-errors.js';
+import type { BackgroundErrors } from './cache-calls.js';
 import { arrayOver, type Dtype, type SideDtype, type SideView, type TensorView } from '../base/dtypes.js';
 import { native, type NativeCache } from './native.js';
 

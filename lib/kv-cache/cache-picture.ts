@@ -112,7 +112,8 @@ const stateNames = ['idle', 'active', 'retiring'] as const;
 
 /** Draws a cache. What its mapper has mapped since the last call into the addon is not seen yet. */
 export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture {
-  const { layout, slots: numbers, pool, windows } = memory;
+  const { layout, slots: numbers, pool } = memory;
+  const windows = memory.windows?.all ?? [];
   const { kind, pageBytes, pagesPerRow, tokensPerRow, maxTokens, maxRows, virtualBytes } = layout;
   const counts = pool.counts(); // the one crossing
   const slots: PictureSlot[] = [];
@@ -128,7 +129,7 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
       prepared: numbers.prepared[slot]!,
       earmarked: numbers.earmarkedTokens[slot]!, rows, isQuarantined: numbers.isQuarantined[slot] === 1,
       runs: runsOf(slot, rows, cached),
-      windows: windows.all.map(({ first, rows: ends }) => [first[slot]!, ends[slot]!] as const),
+      windows: windows.map(({ first, rows: ends }) => [first[slot]!, ends[slot]!] as const),
     });
   }
   const cachedPages = cached.registry.numbers.idlePages;
@@ -140,7 +141,7 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
     },
     pool: counts,
     pages: { running: Math.max(0, counts.mappedPages - cachedPages - idlePages), cached: cachedPages, idle: idlePages },
-    slots, windows: windows.all.map(windowOf),
+    slots, windows: windows.map(windowOf),
     age: { bounds: ageBounds, rows, requests },
   };
 }

@@ -6,7 +6,7 @@
 // that is released and past its fence; no public method leaves half a change behind.
 
 import { callable, checkInteger, readArray } from '../base/options.js';
-import { checkStack } from '../base/stack.js';
+import { checkStack, type Lifetime } from '../device/cache-calls.js';
 import type { Driver } from '../device/driver.js';
 import type { PagePool, PoolMember } from '../device/page-pool.js';
 import { unclosed, type Membership } from '../device/weak-users.js';
@@ -18,7 +18,6 @@ import { layersOf, type CacheLayer } from './cache-layers.js';
 import { pictureOf, type CachePicture } from './cache-picture.js';
 import { checkFence, readFence, type CommitOptions } from '../cache/slot-fences.js';
 import { readKvCacheOptions, type KvCacheOptions } from './kv-cache-options.js';
-import type { Lifetime } from '../device/lifetime.js';
 import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
 import { writeSequences, writeTensors, type PassArrays } from './native-structs.js';
 import type { Prefixes } from './prefixes.js';
@@ -95,17 +94,17 @@ export class KvCache {
    */
   pagesFor(tokens: number, promptTokens = tokens): number {
     const { layout, windows } = this.#parts.memory;
-    return layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(promptTokens);
+    return layout.pagesFor(layout.rowsFor(tokens)) + (windows?.pagesOfPrompt(promptTokens) ?? 0);
   }
 
   /** Tokens of a prompt that layers with a window hold at once; Infinity: all. @internal */
   get passTokens(): number {
-    return this.#parts.memory.windows.passTokens;
+    return this.#parts.memory.windows?.passTokens ?? Infinity;
   }
 
   /** Whether `truncate` always takes so many tokens back. @internal */
   canTakeBack(tokens: number): boolean {
-    return this.#parts.memory.windows.canTakeBack(tokens);
+    return this.#parts.memory.windows?.canTakeBack(tokens) ?? true;
   }
 
   /** Whether `close` has ended. Every other call then throws KV_CLOSED. */
@@ -453,7 +452,7 @@ export class KvCache {
       slots.endAll();
       this.#parts.tiers?.selections.endAll();
       views.revokeAll();
-      for (const set of windows.all) set.views.revokeAll();
+      for (const set of windows?.all ?? []) set.views.revokeAll();
       side.close();
       this.prefixes.close();
     }

@@ -8,7 +8,7 @@ import { formatCount, formatNumber } from '../base/format.js';
 import { checkTime } from '../base/options.js';
 import { native as addon, type NativeCache } from '../device/native.js';
 import type { PagePool } from '../device/page-pool.js';
-import { Lifetime, type PolicyGuard } from '../device/lifetime.js';
+import { BackgroundErrors, Lifetime, type PolicyGuard } from '../device/cache-calls.js';
 import type { Unclosed } from '../device/weak-users.js';
 import { computeLayout, type Layout, type LayerSetLayout } from '../layout/layout.js';
 import { readModelShape } from '../layout/model-shape.js';
@@ -20,7 +20,6 @@ import { SideRows } from '../side/side-rows.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import { Admission, SlotLeases } from '../cache/admission.js';
 import { BatchRows, RowsAhead, Steps } from '../cache/steps.js';
-import { BackgroundErrors } from '../device/background-errors.js';
 import type { CacheTiers } from '../tiers/cache-tiers.js';
 import { CachedRows } from '../cache/cached-rows.js';
 import { CachedTexts } from './cached-texts.js';
@@ -166,7 +165,8 @@ function openParts(
     new WindowSet({ ...memory, pageBytes: layout.pageBytes, views: views[index + 1]! }));
   const memory = new SlotMemory({
     native: memories[0]!.native, pool, layout, slots, fences, views: views[0]!, background,
-    windows: new WindowSets(windows, slots, fences, { ...read, isScrubbed }), isScrubbed,
+    windows: windows.length === 0 ? undefined : new WindowSets(windows, slots, fences, { ...read, isScrubbed }),
+    isScrubbed,
   });
   const natives = memories.map(({ native }) => native);
   const options = guarded(read.prefixCache, guard, background);

@@ -9,7 +9,7 @@ import {
   readOptions, string, text, withDefault,
 } from '../base/options.js';
 import type { Admitted, Prompt } from '../cache/admission.js';
-import type { Lifetime } from '../device/lifetime.js';
+import type { Lifetime } from '../device/cache-calls.js';
 import { type DroppedText, type PrefixDomain, prefixDomain, TextScope } from '../prefix/domain.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
 import type { PromptEncoder, PromptItem } from '../prefix/prompt-encoder.js';

@@ -134,7 +134,7 @@ export class CacheStatistics {
     const sum = (of: 'mappedRows' | 'mappedPages'): number => sets.reduce((total, counts) => total + counts[of], 0);
     const admissiblePages = pool.obtainablePages();
     const isAdmissible = (tokens: number): boolean =>
-      layout.pagesFor(layout.rowsFor(tokens)) + windows.pagesOfPrompt(tokens) <= admissiblePages;
+      layout.pagesFor(layout.rowsFor(tokens)) + (windows?.pagesOfPrompt(tokens) ?? 0) <= admissiblePages;
     return {
       idleSlots, activeSlots: slots[slotStates.active]!,
       retiringSlots: slots[slotStates.retiring]!, quarantinedSlots,
@@ -169,7 +169,7 @@ export class CacheStatistics {
     // While the mapper maps, pages are taken before they are counted as mapped here. Once idle it stays so during this
     // call.
     const isStill = this.#ownsPool && natives.every((native) => native.mapperState().isIdle);
-    this.#memory.windows.verify();
+    this.#memory.windows?.verify();
     const own = natives.reduce((pages, native) => pages + native.verify(), 0);
     const { freePages, mappedPages, quarantinedPages, createdPages } = pool.counts();
     const isOwnRight = isStill ? own === mappedPages : own <= mappedPages;

@@ -4,7 +4,7 @@
 
 import { createError } from '../base/errors.js';
 import { checkInteger, type Field, type FieldPlace } from '../base/options.js';
-import { elementsOf, isDetached, typedArrayKind } from '../base/typed-arrays.js';
+import { elementsOf, enlarged, isDetached, typedArrayKind } from '../base/typed-arrays.js';
 import { sortItems, type PromptItem } from './prompt-encoder.js';
 
 /** Token ids, each 0 … 2³¹ − 1. */
@@ -111,9 +111,7 @@ function copyList(
   for (let index = 0; index < length; index += 1) {
     const token = tokenOf(elements[index], index);
     if (index === copy.length) { // not at once: a list may say that it is longer than any
-      const longer = new Int32Array(Math.min(length, Math.max(65_536, 2 * index)));
-      longer.set(copy);
-      copy = longer;
+      copy = enlarged(copy, Math.min(length, Math.max(65_536, 2 * index)));
     }
     copy[index] = token;
     count += 1;

@@ -7,7 +7,7 @@
 import { setImmediate } from 'node:timers/promises';
 
 import { createError } from '../base/errors.js';
-import { checkStack } from '../base/stack.js';
+import { checkStack } from '../device/cache-calls.js';
 import type { KvCache } from '../kv-cache/kv-cache.js';
 import { readWaitOptions, waitUntil, type Noticing, type WaitOptions } from '../device/wait.js';
 import { checkInteger, integer, readOptions, withDefault } from '../base/options.js';

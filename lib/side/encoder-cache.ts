@@ -4,7 +4,7 @@
 // Node thread.
 
 import { createError } from '../base/errors.js';
-import { checkStack } from '../base/stack.js';
+import { checkStack } from '../device/cache-calls.js';
 import { checkInteger, instanceOf, readOptions } from '../base/options.js';
 import { arrayOver, type SideView } from '../base/dtypes.js';
 import type { PrefixDomainParts } from '../prefix/domain.js';

@@ -7,7 +7,7 @@ import { arrayNameOf, arrayOver, bytesIfOf, type SideDtype, sideDtypeBytes, type
 import { createError } from '../base/errors.js';
 import { formatNumber } from '../base/format.js';
 import { notConstructible } from '../base/options.js';
-import { checkStack } from '../base/stack.js';
+import { checkStack } from '../device/cache-calls.js';
 import { after } from '../device/wait.js';
 import { domainParts, type PrefixDomain, type PrefixDomainParts } from '../prefix/domain.js';
 import type { EncoderKind, ReadAcquireOptions, ReadItemName } from './encoder-options.js';

@@ -5,7 +5,7 @@ import { type SideDtype, sideDtypeBytes, sideDtypes } from '../base/dtypes.js';
 import { createError, isKvError } from '../base/errors.js';
 import { type Field, integer, isOptionsObject, oneOf, optional, readOptions, withDefault } from '../base/options.js';
 import { rowArithmetic } from '../base/row-arithmetic.js';
-import type { BackgroundErrors } from '../device/background-errors.js';
+import type { BackgroundErrors } from '../device/cache-calls.js';
 import { Driver } from '../device/driver.js';
 import { native as addon, type NativeCache } from '../device/native.js';
 import { PagePool } from '../device/page-pool.js';

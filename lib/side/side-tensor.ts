@@ -8,7 +8,7 @@
 import type { SideDtype, SideView } from '../base/dtypes.js';
 import { createError, isKvError } from '../base/errors.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
-import type { BackgroundErrors } from '../device/background-errors.js';
+import type { BackgroundErrors } from '../device/cache-calls.js';
 import type { NativeCache } from '../device/native.js';
 import { checkHostAccess, SlotViews, type ViewedTensor } from '../device/slot-views.js';
 import type { NodeTable } from '../prefix/prefix-tree.js';

@@ -8,7 +8,7 @@ import type { SideDtype } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
 import type { FieldPlace } from '../base/options.js';
-import type { BackgroundErrors } from '../device/background-errors.js';
+import type { BackgroundErrors } from '../device/cache-calls.js';
 import type { ChangeSignal } from '../device/wait.js';
 import type { PrefixPath } from '../prefix/prefix-tree.js';
 import type { SideBudget, SideCounts, SideNeed } from './side-budget.js';

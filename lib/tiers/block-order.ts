@@ -6,8 +6,7 @@ import { Heap } from '../base/heap.js';
 import type { ReleasedRequest } from '../prefix/eviction/eviction-policy.js';
 import { NodeLists } from '../prefix/eviction/node-lists.js';
 import { ReuseHistory } from '../prefix/eviction/reuse-history.js';
-import { ReuseRates } from '../prefix/eviction/reuse-rates.js';
-import { textClass, textClasses, type Turn, turns } from '../prefix/eviction/text-class.js';
+import { ReuseRates, textClass, textClasses, type Turn, turns } from '../prefix/eviction/reuse-rates.js';
 import type { StoredBlock } from './stored-texts.js';
 
 /** Which block of one level goes first. */

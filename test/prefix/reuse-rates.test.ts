@@ -2,8 +2,7 @@
 
 import test from 'ava';
 
-import { ageBuckets, ReuseRates } from '#internal/prefix/eviction/reuse-rates.js';
-import { requestClass, textClass, textClasses, turns } from '#internal/prefix/eviction/text-class.js';
+import { ageBuckets, requestClass, ReuseRates, textClass, textClasses, turns } from '#internal/prefix/eviction/reuse-rates.js';
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { slow } from '../runner/slow.js';

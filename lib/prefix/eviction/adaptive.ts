@@ -10,8 +10,7 @@ import { enlarged } from '../../base/typed-arrays.js';
 import type { EvictionContext, EvictionPolicy, EvictionPolicyFactory, ReleasedRequest } from './eviction-policy.js';
 import { NodeLists } from './node-lists.js';
 import { ReuseHistory } from './reuse-history.js';
-import { ReuseRates } from './reuse-rates.js';
-import { textClass, textClasses, turns, type Turn } from './text-class.js';
+import { ReuseRates, textClass, textClasses, turns, type Turn } from './reuse-rates.js';
 
 /**
  * An eviction policy that learns which texts return, by their age, their uses and the latest requests that used them.

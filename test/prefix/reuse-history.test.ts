@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { SeenTexts } from '#internal/prefix/eviction/seen-texts.js';
+import { SeenTexts } from '#internal/prefix/eviction/reuse-history.js';
 import { join, run } from './texts.js';
 import { slow } from '../runner/slow.js';
 

@@ -1,10 +1,15 @@
+// What surrounds the calls of a cache: whether one may begin (Lifetime, PolicyGuard, checkStack), and what fails when
+// it is over (BackgroundErrors).
+
+import diagnostics = require('node:diagnostics_channel');
+
+import { createError } from '../base/errors.js';
+import type { NativeMapperState } from './native.js';
+import type { WaitOptions } from './wait.js';
+
 // Lifetime: whether a cache can be called. It closes in two stages, so that a close that the driver refuses can be
 // called again; and not while an engine's pass computes on its memory, since the device may write there until that is
 // over. It knows what serves requests on the cache, so that a shutdown ends these first.
-
-import { createError } from '../base/errors.js';
-import { checkStack } from '../base/stack.js';
-import type { WaitOptions } from './wait.js';
 
 /** What serves requests on a cache, as `KvCache.shutdown` ends it. */
 export interface Scheduling {
@@ -134,5 +139,85 @@ export class PolicyGuard {
   /** Returns the policy, wrapped so that `check` throws while it decides. */
   wrap<P extends Callable>(name: PolicyName, policy: P): P {
     return ((...parameters: Parameters<P>) => this.during(name, () => policy(...parameters))) as P;
+  }
+}
+
+// Whether the stack has room for a call that must not end in its middle. Arguments lie on the stack, and V8 looks
+// whether they have room before it puts them there: a call of nothing, with many, asks without a change.
+
+/**
+ * Bytes that a public call needs at most, where none of its functions is compiled yet. Functions of its user's that it
+ * calls see to themselves.
+ */
+const callBytes = 32_768;
+/** The same of a step that maps, copies and retires nothing. */
+const stepBytes = 2048;
+
+const callRoom: readonly number[] = new Array<number>(callBytes / 8).fill(0);
+const stepRoom: readonly number[] = new Array<number>(stepBytes / 8).fill(0);
+
+function useNothing(): void { /* its arguments have had room */ }
+
+/**
+ * Before a call changes anything: throws the RangeError of a full stack where it might come in the middle of the
+ * change, and leave counts wrong.
+ */
+export function checkStack(): void {
+  Reflect.apply(useNothing, undefined, callRoom);
+}
+
+/** The same for the hot path: a sixteenth of the room, and of the time. */
+export function checkStackOfStep(): void {
+  Reflect.apply(useNothing, undefined, stepRoom);
+}
+
+// BackgroundErrors: failures that no call could report, because the call they belong to was over (a fence asked for
+// after a commit, rows taken back after a release) or there was none (the mapper). Each is counted and published on the
+// diagnostics channel `virtual-kv:late-error` as { cache, error, lateErrors }, once the running JavaScript has finished
+// (in a microtask), so that a subscriber may use the cache; what failed is tried again when there is reason to.
+
+const channel = diagnostics.channel('virtual-kv:late-error');
+
+export class BackgroundErrors {
+  readonly #cache: object;
+  #ofMappers = 0;
+  #own = 0;
+
+  constructor(cache: object) {
+    this.#cache = cache;
+  }
+
+  /** All so far, as far as this thread has heard from the mapper. */
+  get count(): number {
+    return this.#own + this.#ofMappers;
+  }
+
+  /** Does what follows a call that is done already: a failure of it is late. */
+  attempt(work: () => void): void {
+    try {
+      work();
+    } catch (error) {
+      this.report(error);
+    }
+  }
+
+  /** A failure that the call in which it was found does not share. */
+  report(error: unknown): void {
+    this.#own += 1;
+    this.#publish(error);
+  }
+
+  /** A mapper has failed since it had met `before` failures; of several the last one is published. */
+  addOfMapper({ lateErrors, lastError }: NativeMapperState, before: number): void {
+    this.#ofMappers += lateErrors - before;
+    this.#publish(lastError);
+  }
+
+  #publish(error: unknown): void {
+    if (!channel.hasSubscribers) return;
+    const message = { cache: this.#cache, error, lateErrors: this.count };
+    queueMicrotask(() => {
+      channel.publish(message);
+    });
   }
 }
