@@ -169,14 +169,28 @@ onnxTest('masks that are more than the mask of a causal text are refused', async
   await t.throwsAsync(open({ mask: 'distances' }), { code: 'KV_MODEL_INVALID', message: /"layer_0\.attended" \(GroupQueryAttention\) adds "mask" to its scores, which is more than the mask/ });
 });
 
-onnxTest('attention in several nodes that computes something else is refused', async (t) => {
-  const open = (form: DecoderForm) => OnnxDecoder.open(madeFile(t, madeDecoder(form)), { library: libraryFile(), threads: 1 });
-  const refusal = (message: RegExp) => ({ code: 'KV_MODEL_INVALID', message });
-  const [kvHeads, mask] = [2, 'causal'] as const;
-  await t.throwsAsync(open({ attention: { kind: 'softmax', repeatsInTurn: true }, kvHeads, mask }), refusal(/"layer_0\.attended4" \(MatMul\) ends attention whose scores are no scaled products/));
-  await t.throwsAsync(open({ attention: { kind: 'joined', repeatsInTurn: true }, kvHeads, mask }), refusal(/"layer_0\.attended4" \(Attention\) ends attention that gives something else/));
-  await t.throwsAsync(open({ attention: { kind: 'softmax' }, mask: 'distances' }), refusal(/"layer_0\.attended4" \(MatMul\) adds "mask" to its scores, which is more than the mask/));
-});
+const [kvHeads, mask] = [2, 'causal'] as const;
+const otherAttention: Readonly<Record<string, readonly [DecoderForm, RegExp]>> = {
+  'products of heads in another order': [
+    { attention: { kind: 'softmax', repeatsInTurn: true }, kvHeads, mask },
+    /"layer_0\.attended4" \(MatMul\) ends attention whose scores are no scaled products/,
+  ],
+  'Attention of heads in another order': [
+    { attention: { kind: 'joined', repeatsInTurn: true }, kvHeads, mask },
+    /"layer_0\.attended4" \(Attention\) ends attention that gives something else/,
+  ],
+  'products and distances': [
+    { attention: { kind: 'softmax' }, mask: 'distances' },
+    /"layer_0\.attended4" \(MatMul\) adds "mask" to its scores, which is more than the mask/,
+  ],
+};
+
+for (const [what, [form, message]] of Object.entries(otherAttention)) {
+  onnxTest(`attention in several nodes that computes something else is refused: ${what}`, async (t) => {
+    const opened = OnnxDecoder.open(madeFile(t, madeDecoder(form)), { library: libraryFile(), threads: 1 });
+    await t.throwsAsync(opened, { code: 'KV_MODEL_INVALID', message });
+  }, undefined, form);
+}
 
 /** Some bytes changed, cut out or cut off, most of them where nodes are. */
 function damage(bytes: Uint8Array, random: Random): Uint8Array {
