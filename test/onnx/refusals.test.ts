@@ -110,16 +110,17 @@ test('a file that is none is refused, and so is one without a past', async (t) =
 });
 
 test('options that do not exist, and values out of range, are refused', async (t) => {
-  await t.throwsAsync(OnnxDecoder.open('a.onnx', { thread: 2 } as never), { code: 'KV_UNKNOWN_OPTION', message: /`threads`/ });
+  const unknown = await t.throwsAsync(OnnxDecoder.open('a.onnx', { thread: 2 } as never));
+  t.like(unknown, { code: 'KV_UNKNOWN_OPTION', details: { suggestion: 'threads' } });
   await t.throwsAsync(OnnxDecoder.open('a.onnx', { threads: 0 }), { code: 'KV_INVALID_OPTION' });
   await t.throwsAsync(OnnxDecoder.open(7 as never), { code: 'KV_INVALID_OPTION' });
 });
 
-test('without the library of onnxruntime there is a typed error that says what to install', async (t) => {
+test('without the library of onnxruntime, and with another one, there is a typed error', async (t) => {
   const file = madeFile(t, madeDecoder());
-  const expected = { code: 'KV_ONNX_UNAVAILABLE', message: /npm install onnxruntime-node/ };
-  await t.throwsAsync(OnnxDecoder.open(file, { library: '/nowhere/libonnxruntime.so' }), expected);
-  await t.throwsAsync(OnnxDecoder.open(file, { library: 'libm.so.6' }), { ...expected, message: /it has no `OrtGetApiBase`/ });
+  const code = 'KV_ONNX_UNAVAILABLE';
+  await t.throwsAsync(OnnxDecoder.open(file, { library: '/nowhere/libonnxruntime.so' }), { code });
+  await t.throwsAsync(OnnxDecoder.open(file, { library: 'libm.so.6' }), { code, message: /it has no `OrtGetApiBase`/ });
 });
 
 const seed = seedOf('damaged graphs');
