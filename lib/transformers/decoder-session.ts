@@ -52,6 +52,8 @@ export interface DecoderSessionOptions {
   readonly runtime: Runtime;
   readonly prefillTokensPerStep: number;
   readonly waitMs: number;
+  /** Of all models on the same pool. */
+  readonly loops: Set<ForwardLoop>;
 }
 
 export class DecoderSession {
@@ -77,6 +79,7 @@ export class DecoderSession {
     runtime,
     prefillTokensPerStep,
     waitMs,
+    loops,
   }: DecoderSessionOptions) {
     this.inputMetadata = [
       ...graph.inputs.map(metadataOf),
@@ -88,7 +91,7 @@ export class DecoderSession {
     this.cache = cache;
     this.#runtime = runtime;
     this.#decoder = decoder;
-    this.#loop = new ForwardLoop({ cache, engine: decoder.engine(cache), prefillTokensPerStep, waitMs });
+    this.#loop = new ForwardLoop({ cache, engine: decoder.engine(cache), prefillTokensPerStep, waitMs, loops });
     this.#pastNames = layers.flatMap(({ past }) => past);
     this.#left = new FinalizationRegistry((texts) => {
       this.#loop.release(texts);

@@ -1,7 +1,8 @@
 // ForwardLoop: forward calls of a model as passes over one cache. Calls of one turn of the event loop share a pass;
 // prompts are computed in chunks beside what decodes. A text keeps its slot while it may go on; where slots or pages
 // are short, those that no call computes give theirs up, and are found in the cache, or computed, when they are needed
-// again. Owns the texts' sequences.
+// again. Loops whose caches share a pool do so for each other, and wait for each other's pages; a loop that waits has
+// no pages of calls itself. Owns the texts' sequences.
 
 import { createError, isKvError } from '../base/errors.js';
 import type { Batch, KvCache, Sequence } from '../index.js';
@@ -61,6 +62,8 @@ export interface ForwardLoopOptions {
   readonly prefillTokensPerStep: number;
   /** How long a call may wait for slots and pages while others have them, in milliseconds. */
   readonly waitMs: number;
+  /** Loops whose caches share a pool. A loop is among them from its construction until it is closed. */
+  readonly loops: Set<ForwardLoop>;
 }
 
 export class ForwardLoop {
@@ -72,12 +75,15 @@ export class ForwardLoop {
   /** Calls without all their sequences, in order. */
   readonly #waiting: Call[] = [];
   readonly #active: Call[] = [];
+  /** Of other loops, called when a pass is over. */
+  readonly #watchers: (() => void)[] = [];
   readonly #giveUp = new AbortController();
   #running: Promise<void> | undefined;
 
   constructor(options: ForwardLoopOptions) {
     this.#options = options;
     this.#batch = options.cache.createBatch();
+    options.loops.add(this);
   }
 
   /**
@@ -116,6 +122,7 @@ export class ForwardLoop {
     this.#giveUp.abort();
     await this.#running;
     for (const text of [...this.#held]) this.#endSequence(text);
+    this.#options.loops.delete(this);
   }
 
   async #run(): Promise<void> {
@@ -130,6 +137,8 @@ export class ForwardLoop {
         // nothing can be computed any more
         for (const call of [...this.#active, ...this.#waiting]) this.#fail(call, error);
       }
+      for (const watch of this.#watchers.splice(0)) watch();
+      if (this.#active.length === 0 && this.#waiting.length > 0) await this.#passElsewhere();
     }
     this.#running = undefined;
   }
@@ -143,8 +152,8 @@ export class ForwardLoop {
         this.#waiting.shift();
         this.#active.push(call);
       } else if (!isCapacity(error)) this.#fail(call, error);
-      else if (this.#giveUpIdle()) continue;
-      else if (this.#active.length > 0 && performance.now() - call.submittedMs < waitMs) return;
+      else if (this.#giveUpIdle(error)) continue;
+      else if (this.#mayComeFree(error) && performance.now() - call.submittedMs < waitMs) return;
       else this.#fail(call, error);
     }
   }
@@ -207,14 +216,35 @@ export class ForwardLoop {
     this.#held.delete(text);
   }
 
-  /** Ends the sequence of the text that no call computes and that was used longest ago. False: there is none. */
-  #giveUpIdle(): boolean {
-    for (const text of this.#held) {
-      if (text.isBusy) continue;
-      this.#endSequence(text);
-      return true;
+  /**
+   * Ends the sequence of the text that no call computes and that was used longest ago; where pages are short and there
+   * is none, of another loop. False: there is none at all.
+   */
+  #giveUpIdle(error: unknown): boolean {
+    for (const loop of [this, ...this.#others(error)]) {
+      for (const text of loop.#held) {
+        if (text.isBusy) continue;
+        loop.#endSequence(text);
+        return true;
+      }
     }
     return false;
+  }
+
+  /** The loops that may have what is short: pages are everybody's, slots a cache's own. */
+  #others(error: unknown): readonly ForwardLoop[] {
+    return isKvError(error, 'KV_NO_FREE_SLOT') ? [] : [...this.#options.loops].filter((loop) => loop !== this);
+  }
+
+  #mayComeFree(error: unknown): boolean {
+    return [this, ...this.#others(error)].some((loop) => loop.#active.length > 0);
+  }
+
+  /** Resolves when another loop has computed a pass; at once where none has a call. */
+  async #passElsewhere(): Promise<void> {
+    const busy = [...this.#options.loops].filter((loop) => loop.#active.length > 0);
+    const passes = busy.map((loop) => new Promise<void>((resolve) => loop.#watchers.push(resolve)));
+    if (passes.length > 0) await Promise.race(passes);
   }
 
   /** Computes the next pass, if there is one. */
@@ -311,13 +341,12 @@ export class ForwardLoop {
   }
 
   #makeRoom(error: unknown): void {
-    if (this.#giveUpIdle()) return;
-    const call = this.#active.at(-1)!;
-    if (this.#active.length === 1) {
+    if (this.#giveUpIdle(error)) return;
+    const call = this.#active.pop()!;
+    if (!this.#mayComeFree(error)) {
       this.#fail(call, error);
       return;
     }
-    this.#active.pop();
     for (const { text } of call.rows) this.#endSequence(text);
     this.#waiting.unshift(call);
   }

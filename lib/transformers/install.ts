@@ -16,7 +16,7 @@ import { readGraph } from '../onnx/graph.js';
 import { readModelFile } from '../onnx/model-file.js';
 import { OnnxDecoder } from '../onnx/index.js';
 import { checkOutputs, DecoderSession } from './decoder-session.js';
-import type { ForwardTotals } from './forward-loop.js';
+import type { ForwardLoop, ForwardTotals } from './forward-loop.js';
 import { findRuntime, type CreateSession, type FoundRuntime } from './runtime.js';
 
 /** Options of `install`. */
@@ -80,6 +80,7 @@ export class TransformersMemory {
   readonly #ours: CreateSession;
   readonly #pool: PagePool;
   readonly #sessions = new Set<DecoderSession>();
+  readonly #loops = new Set<ForwardLoop>();
   readonly #warned = new Set<string>();
   #closing: Promise<void> | undefined;
 
@@ -175,7 +176,15 @@ export class TransformersMemory {
       });
       try {
         await cache.prefixes.tiers?.ready();
-        const session = new DecoderSession({ plan, decoder, cache, runtime, prefillTokensPerStep, waitMs });
+        const session = new DecoderSession({
+          plan,
+          decoder,
+          cache,
+          runtime,
+          prefillTokensPerStep,
+          waitMs,
+          loops: this.#loops,
+        });
         this.#sessions.add(session);
         return session;
       } catch (error) {

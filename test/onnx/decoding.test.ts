@@ -53,7 +53,7 @@ for (const [name, form] of Object.entries(forms)) {
   onnxTest(`logits are those of fresh tensors: ${name} (seed ${seed})`, async (t) => {
     const world = await openOnnxWorld(t, form, seed);
     await compareRandomPasses(t, world, new Random(seed), Math.ceil(12 * scale));
-  });
+  }, undefined, form);
 }
 
 /** Forms that are other nodes where a device computes. */
@@ -67,7 +67,7 @@ for (const name of deviceForms) {
   onnxTest(`logits of the graph that a device gets are those of fresh tensors: ${name} (seed ${seed})`, async (t) => {
     const world = await withGraphOfDevice(t, await openOnnxWorld(t, forms[name], seed));
     await compareRandomPasses(t, world, new Random(seed), Math.ceil(12 * scale));
-  });
+  }, undefined, forms[name]);
 }
 
 /** A row of the cache has 32 tokens. */
@@ -126,7 +126,7 @@ for (const [name, form] of Object.entries(sliding)) {
       cache.close();
     }
     t.true(pages.get(true)! < pages.get(false)!, `${pages.get(true)} of ${pages.get(false)} pages`);
-  }, slow('computes four texts in four caches'));
+  }, slow('computes four texts in four caches'), form);
 }
 
 for (const dtype of ['float16', 'bfloat16'] as const) {
