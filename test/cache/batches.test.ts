@@ -159,7 +159,6 @@ cacheTests('tokens beyond `maxTokens` are refused at `add`, and at `prepare` whe
   const { cache } = bench;
   const sequence = bench.sequenceOf(1000);
   const batch = cache.createBatch();
-  for (const tokens of [0, -1, 1.5, NaN]) t.throws(() => batch.add(sequence, tokens), { code: 'KV_INVALID_OPTION' });
   const refused = { code: 'KV_LENGTH_OUT_OF_RANGE', instanceOf: RangeError };
   t.like(t.throws(() => batch.add(sequence, 25), refused), { details: { slot: sequence.slot, tokens: 1025, maxTokens: 1024 } });
   t.is(batch.length, 0);
@@ -192,8 +191,7 @@ cacheTest('a batch of another cache is refused', {}, (t, bench) => {
   ]) t.throws(call, { code: 'KV_BATCH_STATE' });
 });
 
-cacheTest('a capacity that is no count is refused', {}, (t, { cache }) => {
-  for (const capacity of [-1, 1.5, NaN]) t.throws(() => cache.createBatch(capacity), { code: 'KV_INVALID_OPTION' });
+cacheTest('a capacity may be none, and large', {}, (t, { cache }) => {
   t.is(cache.createBatch(0).length, 0);
   t.is(cache.createBatch(10 ** 9).length, 0);
 });

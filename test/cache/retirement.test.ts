@@ -57,7 +57,6 @@ cacheTests('a step that is complete already is no fence', {}, (t, bench) => {
   t.like(cache.counts(), { retiringSlots: 0, idleSlots: 8 });
   bench.sequenceOf(1).release({ fence: { step: 6 } });
   t.like(cache.counts(), { retiringSlots: 1 });
-  for (const step of [-1, 0.5, NaN]) t.throws(() => cache.completeStep(step), { code: 'KV_INVALID_OPTION' });
 });
 
 cacheTests('several slots wait for their own steps', {}, (t, bench) => {

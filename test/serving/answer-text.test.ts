@@ -116,8 +116,5 @@ servingTests('a tokenizer that fails ends its own request alone', { slots: 4 }, 
   const emptied = scheduler.submit({ ...request, tokenizer: { pieces: () => ({ push: () => { cache.prefixes.reset({ preempt: true }); return '.'; }, end: () => '' }) } });
   t.is((await emptied.result).text, '.'.repeat(20), 'its slot was taken away each time');
   t.is((await other.result).tokens.length, 30);
-  t.throws(() => scheduler.submit(request), { code: 'KV_INVALID_OPTION', message: /tokenizer/ });
-  t.throws(() => scheduler.submit({ ...request, tokenizer, stopStrings: ['a', ''] }), { code: 'KV_INVALID_OPTION', message: /stopStrings\[1\]/ });
-  t.throws(() => scheduler.submit({ ...request, tokenizer: {} as AnswerTokenizer }), { code: 'KV_INVALID_OPTION', message: /tokenizer\.pieces/ });
   await scheduler.close();
 });

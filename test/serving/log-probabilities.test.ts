@@ -72,9 +72,6 @@ servingTests('a stream tells log-probabilities as its tokens come, also of a pro
   t.is(scheduler.totals.skippedPrefills, 1);
   t.deepEqual((await stream.result).logProbabilities, first.logProbabilities);
   t.is(scheduler.submit({ tokens: promptOf(5), maxNewTokens: 1 }).logProbabilities, undefined);
-  for (const wrong of [-1, 1.5, 1_001, true]) {
-    t.throws(() => scheduler.submit({ ...request, logProbabilities: wrong as number }), { code: 'KV_INVALID_OPTION', message: /logProbabilities/ });
-  }
   await scheduler.idle();
   await scheduler.close();
 });

@@ -127,10 +127,6 @@ test('outputs may have any name', (t) => {
 });
 
 test('a pass that cannot be read is refused whole', (t) => {
-  for (const outputs of [undefined, null, 5, [], new Float32Array(4)]) {
-    t.throws(() => suggestSideTensors(outputs as never, 5), { instanceOf: TypeError, code: 'KV_INVALID_OPTION', message: /^`outputs`/ });
-  }
-  for (const tokens of [0, -1, 1.5, '5', undefined]) t.throws(() => suggestSideTensors({}, tokens as never), { code: 'KV_INVALID_OPTION', message: /^`tokens`/ });
   const suggestion = suggestSideTensors({ hidden: hidden(12) }, 12);
   const bad = { hidden: hidden(8), get other(): never { throw new Error('mine'); } };
   t.throws(() => suggestion.observe(bad, 8), { message: 'mine' });

@@ -8,6 +8,7 @@ import test, { type ExecutionContext } from 'ava';
 import { isKvError } from '#internal/base/errors.js';
 import { Random } from '#internal/base/random.js';
 import { DiskStore } from '#internal/store/disk-store.js';
+import { crc32c } from '../helpers/crc32c.js';
 import { seedOf } from '../helpers/seed.js';
 import {
   assertAccounts, assertExact, bytesOf, fileOf, filesOf, inFolder, keyOf, options, put, readBack, readTokens, scale, smallSizes, versionOf, withStore,
@@ -188,16 +189,4 @@ function repairSum(bytes: Buffer, random: Random): void {
   const used = bytes.readUInt32LE(12);
   if (random.chance(0.3) || used < 256 || used > bytes.length) return;
   bytes.writeUInt32LE(crc32c(bytes.subarray(256, used), crc32c(bytes.subarray(0, 252))), 252);
-}
-
-const table = Int32Array.from({ length: 256 }, (_, byte) => {
-  let value = byte;
-  for (let bit = 0; bit < 8; bit += 1) value = (value & 1) === 0 ? value >>> 1 : (value >>> 1) ^ 0x82f63b78;
-  return value;
-});
-
-function crc32c(bytes: Uint8Array, before = 0): number {
-  let sum = ~before;
-  for (const byte of bytes) sum = table[(sum ^ byte) & 255]! ^ (sum >>> 8);
-  return ~sum >>> 0;
 }

@@ -7,6 +7,7 @@ import test from 'ava';
 
 import { DiskStore } from '#internal/store/disk-store.js';
 import { StoreFaults } from '#internal/store/store-faults.js';
+import { crc32c } from '../helpers/crc32c.js';
 import { assertAccounts, assertExact, fileOf, folderOf, found, inFolder, keyOf, MiB, options, payloadOf, put, scale, withStore } from './store-world.js';
 
 const world = JSON.stringify(require.resolve('./store-world.js'));
@@ -229,15 +230,6 @@ test('a closed store answers closed, and closes once', (t) => inFolder(async (di
   t.false(store.has(keyOf(1)));
   t.like(store.stats(), { blocks: 1, puts: 1 });
 }));
-
-function crc32c(bytes: Uint8Array): number {
-  let sum = -1;
-  for (const byte of bytes) {
-    sum ^= byte;
-    for (let bit = 0; bit < 8; bit += 1) sum = (sum & 1) === 0 ? sum >>> 1 : (sum >>> 1) ^ 0x82f63b78;
-  }
-  return ~sum >>> 0;
-}
 
 test('a store that is opened while this process closes it waits for that', (t) => inFolder(async (directory) => {
   const first = await DiskStore.open(options(directory));

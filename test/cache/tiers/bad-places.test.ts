@@ -10,6 +10,7 @@ import test, { type ExecutionContext } from 'ava';
 
 import { diskTier, isKvError, redisTier, type Tier } from 'virtual-kv';
 
+import { crc32c } from '../../helpers/crc32c.js';
 import { patient } from '../../helpers/patient.js';
 import { RedisServer } from '../../helpers/redis-server.js';
 import { redisTest } from '../../helpers/redis-test.js';
@@ -170,12 +171,3 @@ redisTest('a store that is required, and refuses the password or is not there', 
   await server.kill();
   await assertRefused(t, at(`redis://:right@127.0.0.1:${server.port}`), 'KV_TIER_UNREACHABLE', /127\.0\.0\.1/);
 });
-
-function crc32c(bytes: Uint8Array): number {
-  let sum = -1;
-  for (const byte of bytes) {
-    sum ^= byte;
-    for (let bit = 0; bit < 8; bit += 1) sum = (sum & 1) === 0 ? sum >>> 1 : (sum >>> 1) ^ 0x82f63b78;
-  }
-  return ~sum >>> 0;
-}
