@@ -11,7 +11,7 @@ import { packageFolder } from '../base/package.js';
 
 export function buildKernelsCommand(): Command {
   return new Command('build-kernels')
-    .description("compile the CUDA kernels for this machine's GPUs with nvcc; without, the GPU's driver compiles them when they are loaded first")
+    .description("compile the CUDA kernels for this machine's GPUs with nvcc; otherwise the GPU's driver compiles them at first use")
     .action(async () => {
       const script = path.join(packageFolder, 'scripts', 'build-kernels.cjs');
       const [code] = await once(spawn(process.execPath, [script], { stdio: 'inherit' }), 'close') as [number | null];

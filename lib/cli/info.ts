@@ -9,7 +9,7 @@ import { factsTable, type TableRow } from './table.js';
 
 export function infoCommand(): Command {
   return new Command('info')
-    .description('versions, drivers and why one is missing, memory, limits')
+    .description('print versions, drivers, why one is missing, memory and limits')
     .option('--json', 'print JSON, sizes in bytes')
     .action(({ json }: { json?: boolean }) => {
       const machine = inspectMachine();

@@ -38,7 +38,7 @@ const comparedPageBytes = [2 ** 16, 2 ** 18, defaultPageBytes];
 const tooManyAddresses = `more than the ${formatBytes(usualAddressBytes)} that a process can usually reserve; lower --slots or --max-tokens`;
 
 export function planCommand(): Command {
-  const command = new Command('plan').description("how much address space and memory a model's KV cache takes");
+  const command = new Command('plan').description("print how much address space and memory a model's KV cache takes");
   addModelOptions(command);
   return addLayoutOptions(command, {
     pageBytes: '2 MiB; with --driver host less where --layout auto needs it', maxTokens: "the model's own limit, else 8,192",

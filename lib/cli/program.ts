@@ -23,8 +23,9 @@ export async function runProgram(words: readonly string[]): Promise<void> {
     .version(packageVersion, '-V, --version', 'print the version');
   for (const command of commands) program.addCommand(command);
   for (const command of [program, ...commands, ...commands.flatMap((one) => one.commands)]) {
-    // Errors are thrown to the one place below that prints them; help goes to stdout.
-    command.exitOverride().configureOutput({ outputError: () => {} }).showSuggestionAfterError();
+    // Errors are thrown to the one place below that prints them; help goes to stdout, wrapped beside the longest flag too.
+    command.exitOverride().configureOutput({ outputError: () => {} }).configureHelp({ minWidthToWrap: 30 })
+      .showSuggestionAfterError();
   }
   try {
     await program.parseAsync(words, { from: 'user' });

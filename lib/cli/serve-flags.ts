@@ -55,10 +55,10 @@ export const mostTokens = 32_768;
 export function describeServe(command: Command): Command {
   const count = countFrom(1);
   return command
-    .description("a model from a Hugging Face folder behind OpenAI's HTTP API")
+    .description("serve a model from a Hugging Face folder behind OpenAI's HTTP API")
     .option(
       '--model <folder>',
-      'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen2 or Qwen3; or a .gguf file; or storyteller, ' +
+      'config.json, tokenizer.json and safetensors of a Llama, Mistral, Qwen or Gemma; or a .gguf file; or storyteller, ' +
         'which comes with the package', modelPath
     )
     .option(
@@ -74,13 +74,13 @@ export function describeServe(command: Command): Command {
       '--max-tokens <count>',
       `tokens of a prompt and its answer (default: the model's limit, at most ${formatNumber(mostTokens)})`, count,
     )
-    .option('--memory-bytes <size>', 'memory for K and V', sizeFlag, 2 ** 30)
+    .addOption(new Option('--memory-bytes <size>', 'memory for K and V').argParser(sizeFlag).default(2 ** 30, '1 GiB'))
     .option(
       '--page-bytes <size>',
       "bytes of a physical page (default: the driver's, 2 MiB; on the CPU less, from 64 KiB, where `--layout auto` " +
         'finds no rows short and small enough in those)', pageSizeFlag,
     )
-    .addOption(new Option('--weights <kind>', 'mapped: shared with other processes; copied; int8: made while loading, for the CPU; half the bytes, and answers change a little')
+    .addOption(new Option('--weights <kind>', 'mapped: shared with other processes; copied; int8: on the CPU, made while loading: half the bytes, and answers change a little')
       .choices(['mapped', 'copied', 'int8']).default('mapped'))
     .option('--kv-dtype <name>', "float32, float16 or bfloat16: type of K and V (default: the weights'). A narrow one saves memory and moves answers: " +
       'bfloat16 moved logits by up to 0.08 of 11 on a real shape, and changed a likeliest token', dtypeFlag)
@@ -116,16 +116,18 @@ export function describeServe(command: Command): Command {
       '--keep-alive-ms <ms>', 'ms that an idle connection is kept: longer than proxies keep theirs (default: 100,000)',
       count,
     )
-    .option(
-      '--pass-timeout-ms <ms>', 'ms after which a pass of the model is given up, and the server is not ready', count,
-      120_000,
-    )
-    .addOption(new Option('--parameters <kind>', 'what becomes of parameters that it does not know: lenient: ignored, ' +
+    .addOption(new Option(
+      '--pass-timeout-ms <ms>', 'ms after which a pass of the model is given up, and the server is not ready',
+    ).argParser(count).default(120_000, '120,000'))
+    .addOption(new Option('--parameters <kind>', 'parameters of a request that the server does not know. lenient: ignored, ' +
       'and named in the header x-ignored-parameters; strict: refused')
       .choices(['lenient', 'strict']).default('lenient'))
     .addOption(layoutOption())
-    .option('--host-tier <size>', "keep what the device has no room for in this much of the process's memory", sizeFlag)
-    .option('--disk <directory=size>', 'keep it in files of this folder, also for the next start', diskFlag)
+    .option('--host-tier <size>', "keep text that the device has no room for in this much of the process's memory", sizeFlag)
+    .option(
+      '--disk <directory=size>', 'keep it in this much of a folder, also for the next start, as /var/cache/kv=200GB',
+      diskFlag,
+    )
     .option(
       '--redis <url>', 'keep it in a Redis or Valkey, for other servers of the model, too; redis://:PASSWORD@HOST:PORT',
     )
@@ -135,7 +137,7 @@ export function describeServe(command: Command): Command {
     )
     .option('--max-body-bytes <size>', 'bytes of a request', sizeFlag)
     .option('--deadline-ms <ms>', 'ms that an answer may take (default: 600,000)', count)
-    .option('--grace-ms <ms>', 'ms for answers under way when it is told to end (default: 30,000)', countFrom(0));
+    .option('--grace-ms <ms>', 'ms that running answers have when the server is told to end (default: 30,000)', countFrom(0));
 }
 
 /** A flag that may be given several times. */

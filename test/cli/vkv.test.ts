@@ -23,6 +23,16 @@ test('--help names the commands, and each command has a --help', async (t) => {
   }
 });
 
+test('help has lines of at most 80 columns', async (t) => {
+  const { stdout } = await runVkv(['--help']);
+  const commands = [...stdout.matchAll(/^ {2}([a-z][a-z-]*) /gm)].map(([, name]) => name!).filter((name) => name !== 'help');
+  t.true(commands.includes('serve') && commands.length >= 8, commands.join(' '));
+  for (const words of [[], ...commands.map((name) => [name]), ['store', 'verify']]) {
+    const help = (await runVkv([...words, '--help'])).stdout;
+    t.deepEqual(help.split('\n').filter((line) => line.length > 80), [], words.join(' '));
+  }
+});
+
 test('no command, or an unknown one, ends with 2', async (t) => {
   t.is((await runVkv([])).exitCode, 2);
   const { exitCode, stderr } = await runVkv(['plam']);
