@@ -298,18 +298,12 @@ export interface Tensor extends TensorPlacement {
   readonly address: bigint;
 }
 
-export interface SlotMemoryParts {
-  readonly native: NativeCache;
-  readonly pool: PagePool;
-  readonly layout: Layout;
-  readonly slots: Slots;
-  readonly fences: SlotFences;
-  readonly windows: WindowSets | undefined;
-  readonly views: SlotViews;
-  readonly background: BackgroundErrors;
-  /** Whether pages are zeroed before another tenant gets them. */
-  readonly isScrubbed: boolean;
-}
+/** What the memory is made of. */
+type SlotMemoryParts =
+  Pick<SlotMemory, 'native' | 'pool' | 'layout' | 'slots' | 'fences' | 'windows' | 'views' | 'background'> & {
+    /** Whether pages are zeroed before another tenant gets them. */
+    readonly isScrubbed: boolean;
+  };
 
 export class SlotMemory {
   /**

@@ -17,22 +17,16 @@ import type { SlotFences } from './slot-fences.js';
 import { type Slots, slotStates } from './slots.js';
 
 /** What a window set is opened with. */
-export interface WindowSetParts {
-  readonly layout: LayerSetLayout;
+type WindowSetParts = Pick<WindowSet, 'layout' | 'native' | 'views' | 'first' | 'rows' | 'isQuarantined'> & {
   readonly pageBytes: number;
-  readonly native: NativeCache;
-  readonly views: SlotViews;
-  /** By slot, written by the addon: the first mapped row, the row behind the last, and whether the driver ruined it. */
-  readonly first: Int32Array;
-  readonly rows: Int32Array;
-  readonly isQuarantined: Uint8Array;
-}
+};
 
 /** One layer set with a window or chunks: what its slots map. */
 export class WindowSet {
   readonly layout: LayerSetLayout;
   readonly native: NativeCache;
   readonly views: SlotViews;
+  /** By slot, written by the addon: the first mapped row, the row behind the last, and whether the driver ruined it. */
   readonly first: Int32Array;
   readonly rows: Int32Array;
   readonly isQuarantined: Uint8Array;
