@@ -36,6 +36,8 @@ export interface ForwardTotals {
 interface Row extends ForwardRow {
   /** The first of `places` that is not filled. */
   next: number;
+  /** Its logits were no numbers, and it is computed once more. */
+  isRetried: boolean;
 }
 
 interface Call {
@@ -96,7 +98,7 @@ export class ForwardLoop {
     for (const { text } of rows) text.isBusy = true;
     return new Promise<Float32Array>((resolve, reject) => {
       const call: Call = {
-        rows: rows.map((row) => ({ ...row, next: row.places.at(-1) === -1 ? row.places.length : 0 })),
+        rows: rows.map((row) => ({ ...row, next: row.places.at(-1) === -1 ? row.places.length : 0, isRetried: false })),
         logits: new Float32Array(places * this.#options.engine.vocabularyTokens),
         submittedMs: performance.now(),
         resolve,
@@ -267,6 +269,7 @@ export class ForwardLoop {
       cache.commit(this.#batch);
       this.#count(members, tokens.length);
       this.#deliver(logits, targets);
+      this.#checkNumbers(logits, targets);
     }
     for (const call of [...this.#active]) if (call.rows.every(isDone)) this.#answer(call);
   }
@@ -299,6 +302,35 @@ export class ForwardLoop {
           row.next += 1;
         }
         at += row.places.length;
+      }
+    }
+  }
+
+  /**
+   * Logits that are no numbers say that K or V is bad, of new tokens or of those that were found: the text and all that
+   * begins as it does is dropped from the cache, and computed once more. Where they are none again, the call fails.
+   */
+  #checkNumbers(logits: Float32Array, targets: ReadonlyMap<Row, readonly number[]>): void {
+    const { cache, engine } = this.#options;
+    const { vocabularyTokens: width } = engine;
+    for (const [row, own] of targets) {
+      if (!own.some((at) => at >= 0 && logits.subarray(at * width, (at + 1) * width).includes(Number.NaN))) continue;
+      const { tokens, adapter } = row.text;
+      const start = tokens.slice(0, Math.max(1, cache.layout.tokensPerRow));
+      cache.prefixes.drop({ tokens: start, adapter }).catch(() => {
+        // the cache is closed
+      });
+      if (row.isRetried) {
+        const error = createError('KV_ENGINE_FAILED', {
+          call: 'prefill',
+          sequences: targets.size,
+          problem: 'its logits are not numbers',
+        });
+        for (const call of this.#active.filter(({ rows }) => rows.includes(row))) this.#fail(call, error);
+      } else {
+        row.isRetried = true;
+        row.next = 0;
+        this.#endSequence(row.text);
       }
     }
   }

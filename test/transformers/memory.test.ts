@@ -69,6 +69,24 @@ transformersTest(`a call that may not wait is refused while others have the slot
   t.like(second, { status: 'rejected', reason: { code: 'KV_NO_FREE_SLOT' } });
 });
 
+transformersTest(`a prompt whose cached K is no number is computed anew, and once more cached (seed ${seed})`, async (t) => {
+  const { ours, memory } = await openWorld(t);
+  const prompt = batchOf(textsOf(1, 60));
+  const wanted = await answersOf(ours, prompt, count);
+  const [cache] = memory.caches;
+  const [tokens] = textsOf(1, 60) as [number[]];
+  const sequence = cache!.acquire({ tokens });
+  t.true(sequence.length > 40, 'it is cached');
+  const { key } = cache!.layer(0);
+  (key.view(sequence) as Float32Array)[20 * key.strides.token] = Number.NaN;
+  sequence.release();
+  t.deepEqual(await answersOf(ours, prompt, count), wanted);
+  const { cachedTokens } = memory.totals;
+  t.deepEqual(await answersOf(ours, prompt, count), wanted);
+  t.true(memory.totals.cachedTokens > cachedTokens + 40);
+  t.is(cache!.prefixes.metrics.drops, 1);
+});
+
 transformersTest(
   `calls that grow beyond the pages take turns, and one that never fits is refused (seed ${seed})`,
   async (t) => {
