@@ -37,7 +37,7 @@ const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.l
 function openScene(driver, { DeviceMemory, hostTier, Kernels, KvCache }) {
   const isSmall = isSimulated(driver);
   const model = isSmall ? { layers: 2, kvHeads: 2, headDim: 64, dtype: 'bfloat16' } : { layers: 32, kvHeads: 8, headDim: 128, dtype: 'bfloat16' };
-  const [sequences, tokens, textTokens] = isSmall ? [2, 64, 64] : [32, 2048, 4096];
+  const [sequences, tokens, textTokens] = isSmall ? [2, 64, 256] : [32, 2048, 4096]; // a block of a tier has 256 tokens
   const tokenBytes = model.layers * 2 * model.kvHeads * model.headDim * 2;
   const cache = new KvCache({
     work: 'awaited', driver, layout: 'per-layer', model, slots: sequences + 2, maxTokens: 2 * textTokens, headroomBytes: 0, readyBytes: 0,
