@@ -5,13 +5,12 @@ import { constants } from 'node:os';
 
 import test from 'ava';
 
-import { isKvError } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
-import { hostCalls, type CacheBench, type DriverName } from '../helpers/cache.js';
-import { failEach, type Fault } from '../helpers/fail-each.js';
+import type { CacheBench, DriverName } from '../helpers/cache.js';
+import { failEach, failIn, hostKinds, type Fault } from '../helpers/fail-each.js';
 import { assertNothingHeld } from '../helpers/nothing-held.js';
-import { scenarios, type FaultScenario, type Prepared } from './fault-scenarios.js';
+import { scenarios, type FaultScenario } from './fault-scenarios.js';
 
 /** What the memory layer calls. cuCtxPopCurrent is left out: a device whose contexts cannot be popped is beyond help. */
 const mockKinds: readonly MockCall[] = [
@@ -19,7 +18,6 @@ const mockKinds: readonly MockCall[] = [
   'cuMemRelease', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemsetD8Async', 'cuStreamSynchronize', 'cuEventCreate',
   'cuEventRecord', 'cuEventQuery', 'cuEventDestroy',
 ];
-const hostKinds = hostCalls.filter((call) => call !== 'ftruncate'); // made when a driver is opened
 
 const faults = {
   mock: { kinds: mockKinds, results: { UNKNOWN: 999, OUT_OF_MEMORY: 2, NOT_PERMITTED: 800 } },
@@ -29,7 +27,6 @@ const faults = {
   readonly results: Readonly<Record<string, number>>;
 }>>;
 
-const expectedCodes = ['KV_DRIVER_CALL_FAILED', 'KV_OUT_OF_DEVICE_MEMORY', 'KV_OUT_OF_ADDRESS_SPACE', 'KV_OUT_OF_MAPPINGS'];
 
 for (const [on, { kinds, results }] of Object.entries(faults) as [DriverName, (typeof faults)[DriverName]][]) {
   for (const scenario of scenarios) {
@@ -44,49 +41,30 @@ for (const [on, { kinds, results }] of Object.entries(faults) as [DriverName, (t
 }
 
 /** False when the scenario did not come so far. */
-function failOne(bench: CacheBench, scenario: FaultScenario, { kind, nth, result }: Fault): boolean {
+function failOne(bench: CacheBench, scenario: FaultScenario, fault: Fault): boolean {
   const { t, cache } = bench;
-  const what = `${kind} number ${nth}`;
-  const prepared = scenario.prepare(bench);
+  const { kept, act, clean } = scenario.prepare(bench);
   const before = snapshot(bench);
-  bench.fail(kind, nth, result);
-  const error = attempt(prepared);
-  const isReached = bench.device === undefined
-    ? error !== undefined || isLate(bench, before)
-    : bench.device.callCounts()[kind as MockCall] >= nth;
-  bench.forgiveAll();
-  if (!isReached) {
-    prepared.clean?.();
-    bench.close();
-    return false;
-  }
-  if (error !== undefined) t.true(isKvError(error) && expectedCodes.includes(error.code), `${what}: ${String(error)}`);
-  if (scenario.mayChange !== 'close') {
+  const { error, isReached, what } = failIn(bench, fault, act);
+  const isChecked = scenario.mayChange !== 'close';
+  const assertIntact = (): void => { for (const { sequence, key } of kept) t.true(bench.isIntact(sequence, key), what); };
+  if (isReached && isChecked) {
     if (error === undefined) assertConserved(bench, what);
     else assertAsBefore(bench, scenario, before, what);
-    for (const { sequence, key } of prepared.kept) t.true(bench.isIntact(sequence, key), what);
+    assertIntact();
   }
-  if (error !== undefined) prepared.act();
-  if (scenario.mayChange !== 'close') {
-    for (const { sequence, key } of prepared.kept) t.true(bench.isIntact(sequence, key), what);
+  if (error !== undefined) act();
+  if (isReached && isChecked) {
+    assertIntact();
     cache.verify();
   }
-  prepared.clean?.();
-  if (scenario.mayChange !== 'close') {
-    for (const { sequence } of prepared.kept) sequence.release();
+  clean?.();
+  if (isReached && isChecked) {
+    for (const { sequence } of kept) sequence.release();
     assertNothingHeld(t, cache, what);
   }
   bench.close();
-  return true;
-}
-
-function attempt({ act }: Prepared): unknown {
-  try {
-    act();
-    return undefined;
-  } catch (error) {
-    return error;
-  }
+  return isReached;
 }
 
 type SlotRecord = Readonly<Record<string, unknown>> & { readonly state: string; readonly rows: number };
@@ -104,10 +82,6 @@ function snapshot({ cache, device }: CacheBench) {
 }
 
 type Snapshot = ReturnType<typeof snapshot>;
-
-function isLate({ cache }: CacheBench, { lateErrors }: Snapshot): boolean {
-  return !cache.isClosed && cache.metrics.lateErrors > lateErrors;
-}
 
 function assertAsBefore(bench: CacheBench, { mayChange }: FaultScenario, before: Snapshot, what: string): void {
   const { t } = bench;

@@ -6,7 +6,10 @@ import { isKvError } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
 import { isSampling, isTried } from '../runner/tier.js';
-import { CacheBench, type BenchOptions, type DriverName } from './cache.js';
+import { CacheBench, hostCalls, type BenchOptions, type DriverName } from './cache.js';
+
+/** Kinds of calls that host makes once it is opened. */
+export const hostKinds = hostCalls.filter((call) => call !== 'ftruncate');
 
 export interface FaultSweep {
   readonly title: string;
@@ -76,8 +79,8 @@ export function failIn(
   } catch (thrown) {
     error = thrown;
   }
-  const isLate = cache.metrics.lateErrors > lateErrors;
-  const isReached = device === undefined ? error !== undefined || isLate : device.callCounts()[kind as MockCall] >= nth;
+  const isReached = device !== undefined ? device.callCounts()[kind as MockCall] >= nth
+    : error !== undefined || (!cache.isClosed && cache.metrics.lateErrors > lateErrors);
   bench.forgiveAll();
   const what = `${kind} number ${nth}: ${String(error)}`;
   if (error !== undefined) t.true(isKvError(error) && /^KV_(DRIVER_CALL_FAILED|OUT_OF_|SLOT_BUSY)/.test(error.code), what);

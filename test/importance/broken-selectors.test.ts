@@ -7,28 +7,16 @@ import { isKvError, OnlineScheduler, type GenerationResult, type LayerChoice, ty
 
 import { Random } from '#internal/base/random.js';
 import { dropFromDevice } from '../cache/tiers/device-index.js';
-import { PlainTier } from '../cache/tiers/plain-tier.js';
 import { difference, mostLikely } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
-import { SelectionWorld, sizes } from './selection-world.js';
+import { type SelectionWorld, sizes, storedText, type StoredText } from './selection-world.js';
 import { slow } from '../runner/slow.js';
 import { sampled } from '../runner/tier.js';
 
 const seed = seedOf('wrong selectors');
 const right: LayerQueries = { queries: new Float32Array(sizes.queryHeads * sizes.headDim).fill(0.1), queryHeads: sizes.queryHeads };
 
-function textOf(random: Random, tokens: number): Int32Array {
-  return Int32Array.from({ length: tokens }, () => random.integer(sizes.vocabularyTokens));
-}
-
-async function worldOf(t: ExecutionContext): Promise<{ world: SelectionWorld; text: Int32Array; exact: Float64Array }> {
-  const random = new Random(seed);
-  const world = new SelectionWorld(t, random, { tiers: [new PlainTier('mine')] });
-  const text = textOf(random, 90);
-  await world.store(text.subarray(0, 80));
-  const [exact] = world.plain.logits(text).slice(-1);
-  return { world, text, exact: exact! };
-}
+const worldOf = (t: ExecutionContext): Promise<StoredText> => storedText(t, new Random(seed));
 
 /** What a scheduler answers to the text, one token. */
 async function answer({ cache, engine }: SelectionWorld, tokens: Int32Array, chosen: SelectionOptions): Promise<GenerationResult> {

@@ -16,20 +16,13 @@ import { PlainTier } from '../cache/tiers/plain-tier.js';
 import { difference } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
 import { folderOf } from '../helpers/temporary-folder.js';
-import { SelectionWorld, sizes } from './selection-world.js';
+import { sizes, storedText, type StoredText } from './selection-world.js';
 import { slow } from '../runner/slow.js';
 
 const seed = seedOf('meddled selections');
 const selection = { ratio: 0.2, selector: firstAndLast() };
 
-async function worldOf(t: ExecutionContext, tier: Tier = new PlainTier('mine')): Promise<{ world: SelectionWorld; text: Int32Array }> {
-  const random = new Random(seed);
-  const world = new SelectionWorld(t, random, { tiers: [tier] });
-  const text = Int32Array.from({ length: 90 }, () => random.integer(sizes.vocabularyTokens));
-  await world.cache.prefixes.tiers!.ready();
-  await world.store(text.subarray(0, 80));
-  return { world, text };
-}
+const worldOf = (t: ExecutionContext, tier?: Tier): Promise<StoredText> => storedText(t, new Random(seed), tier);
 
 /** Choices of tokens that are not there, or that are none. */
 const wrong: Readonly<Record<string, () => Int32Array>> = {

@@ -15,23 +15,12 @@ import { benchOf, close, model, serve, textOf as plainText } from '../cache/tier
 import { CacheBench } from '../helpers/cache.js';
 import { mostLikely } from '../helpers/logits.js';
 import { seedOf } from '../helpers/seed.js';
-import { SelectionWorld, sizes } from './selection-world.js';
+import { SelectionWorld, sizes, storedText, textOf, type StoredText } from './selection-world.js';
 
 const seed = seedOf('misused selections');
 const selection = { ratio: 0.2, selector: firstAndLast() };
 
-function textOf(random: Random, tokens: number): Int32Array {
-  return Int32Array.from({ length: tokens }, () => random.integer(sizes.vocabularyTokens));
-}
-
-async function worldOf(t: ExecutionContext, tier = new PlainTier('mine')): Promise<{ world: SelectionWorld; text: Int32Array; exact: Float64Array }> {
-  const random = new Random(seed);
-  const world = new SelectionWorld(t, random, { tiers: [tier] });
-  const text = textOf(random, 90);
-  await world.store(text.subarray(0, 80));
-  const [exact] = world.plain.logits(text).slice(-1);
-  return { world, text, exact: exact! };
-}
+const worldOf = (t: ExecutionContext, tier?: Tier): Promise<StoredText> => storedText(t, new Random(seed), tier);
 
 test('a layer may take a second, or as long as a timer can wait', async (t) => {
   const { world, text: tokens } = await worldOf(t);

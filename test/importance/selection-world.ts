@@ -9,6 +9,7 @@ import { attentionScores, countAt } from '#internal/tiers/selection/selectors.js
 import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { dropFromDevice } from '../cache/tiers/device-index.js';
+import { PlainTier } from '../cache/tiers/plain-tier.js';
 import { randomLlama, removeFolder, withAlikeHeads, writeLlama, type LlamaSizes } from '../helpers/made-llama.js';
 import { PlainLlama, type PlainSelection } from '../helpers/plain-llama.js';
 
@@ -132,4 +133,25 @@ export class SelectionWorld {
     this.cache.close();
     removeFolder(this.#folder);
   }
+}
+
+export interface StoredText {
+  readonly world: SelectionWorld;
+  /** Of 90 tokens, the first 80 of which are in the tier alone. */
+  readonly text: Int32Array;
+  /** The logits behind it, of the model without a cache. */
+  readonly exact: Float64Array;
+}
+
+export function textOf(random: Random, tokens: number): Int32Array {
+  return Int32Array.from({ length: tokens }, () => random.integer(sizes.vocabularyTokens));
+}
+
+export async function storedText(t: ExecutionContext, random: Random, tier: Tier = new PlainTier('mine')): Promise<StoredText> {
+  const world = new SelectionWorld(t, random, { tiers: [tier] });
+  const text = textOf(random, 90);
+  await world.cache.prefixes.tiers!.ready();
+  await world.store(text.subarray(0, 80));
+  const [exact] = world.plain.logits(text).slice(-1);
+  return { world, text, exact: exact! };
 }

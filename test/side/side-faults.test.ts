@@ -7,8 +7,8 @@ import test from 'ava';
 
 import type { MockCall } from 'virtual-kv/testing';
 
-import { drivers, hostCalls, type BenchOptions, type CacheBench, type DriverName } from '../helpers/cache.js';
-import { failEach, failIn, type Fault } from '../helpers/fail-each.js';
+import { drivers, type BenchOptions, type CacheBench, type DriverName } from '../helpers/cache.js';
+import { failEach, failIn, hostKinds, type Fault } from '../helpers/fail-each.js';
 import { assertNothingHeld } from '../helpers/nothing-held.js';
 import { slow } from '../runner/slow.js';
 import { DeviceSource } from './device-source.js';
@@ -209,7 +209,7 @@ for (const scenario of copyScenarios) {
 for (const on of drivers) {
   for (const scenario of scenarios) {
     test(`${scenario.title}: any call that fails leaves no wrong row (${on})`, (t) => {
-      const kinds = on === 'mock' ? mockKinds : hostCalls.filter((call) => call !== 'ftruncate');
+      const kinds = on === 'mock' ? mockKinds : hostKinds;
       const sweep = { title: scenario.title, on, options: shapes[on], kinds, results: results[on], needed: on === 'host' ? [] : kinds };
       failEach(t, sweep, (bench, fault) => failOne(bench, scenario, fault));
     });

@@ -3,7 +3,7 @@
 
 import test from 'ava';
 
-import { hostTier, isKvError, layoutKinds, type BlockRecord, type ModelShape, type Tier, type TierPut } from 'virtual-kv';
+import { hostTier, isKvError, layoutKinds, type ModelShape } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
 import { sumsOf } from '#internal/tiers/contract-store.js';
@@ -11,6 +11,7 @@ import { CacheBench, drivers, type BenchOptions } from '../../helpers/cache.js';
 import { RunAheadEngine, type Running } from '../../helpers/run-ahead-engine.js';
 import { tokensOf } from '../prefix/spoken.js';
 import { dropFromDevice, turn } from './device-index.js';
+import { PlainTier } from './plain-tier.js';
 import { slow } from '../../runner/slow.js';
 
 /** Rows of 8 tokens, blocks of 8. */
@@ -242,40 +243,6 @@ test('a driver whose memory the CPU copies has no staging memory', async (t) => 
   bench.close();
 });
 
-/** Keeps what it is given. */
-class KeepingTier implements Tier {
-  readonly name = 'keeping';
-  readonly isLasting = true;
-  readonly takesOnlyWholeBlocks = false;
-  readonly capacityBytes = undefined;
-  readonly kept: { readonly record: BlockRecord; readonly payload: Uint8Array }[] = [];
-
-  open(): Promise<void> {
-    return Promise.resolve();
-  }
-
-  put(record: BlockRecord, payload: Uint8Array): Promise<TierPut> {
-    this.kept.push({ record: { ...record, tokens: record.tokens.slice(), sums: record.sums.slice() }, payload: payload.slice() });
-    return Promise.resolve({ isStored: true });
-  }
-
-  get(): Promise<{ isFound: false; reason: 'absent' }> {
-    return Promise.resolve({ isFound: false, reason: 'absent' });
-  }
-
-  remove(): Promise<void> {
-    return Promise.resolve();
-  }
-
-  statistics(): { blocks: number; bytes: number } {
-    return { blocks: this.kept.length, bytes: 0 };
-  }
-
-  close(): Promise<void> {
-    return Promise.resolve();
-  }
-}
-
 /** Tensors whose tokens are short, odd, and as long as those of large models; the last ones have layers that differ. */
 const models: readonly ModelShape[] = [
   { layers: 2, kvHeads: 1, headDim: 8, dtype: 'float16' },
@@ -289,7 +256,7 @@ for (const on of drivers) {
     test(`every stripe has the checksum of the format, whatever its length (${on}, ${layout})`, async (t) => {
       for (const model of models) {
         for (const blockTokens of [1, 37, 64]) {
-          const tier = new KeepingTier();
+          const tier = new PlainTier('keeping');
           const bench = new CacheBench(t, {
             on, layout, model, slots: 2, maxTokens: 200, pageBytes: 65_536, memoryBudgetBytes: 2 ** 24,
             prefixCache: { tiers: [tier], tierBlockTokens: blockTokens, modelId: 'test' },
@@ -301,9 +268,9 @@ for (const on of drivers) {
           bench.commit();
           sequence.release();
           await cache.prefixes.tiers!.settled();
-          t.is(tier.kept.length, Math.ceil(75 / blockTokens));
+          t.is(tier.blocks.size, Math.ceil(75 / blockTokens));
           const stripeTokenBytes = cache.tensors.map(({ tokenBytes }) => tokenBytes);
-          for (const { record, payload } of tier.kept) {
+          for (const { record, payload } of tier.blocks.values()) {
             t.deepEqual(record.sums, sumsOf(payload, record.tokens.length, stripeTokenBytes));
           }
           await cache.prefixes.tiers!.close();

@@ -9,8 +9,8 @@ import type { ExecutionContext } from 'ava';
 import { isKvError, type ModelShape, type Sequence } from 'virtual-kv';
 import type { MockCall } from 'virtual-kv/testing';
 
-import { type CacheBench, hostCalls, type BenchOptions } from '../../helpers/cache.js';
-import { failEach } from '../../helpers/fail-each.js';
+import type { BenchOptions, CacheBench } from '../../helpers/cache.js';
+import { failEach, hostKinds } from '../../helpers/fail-each.js';
 import { assertNothingHeld } from '../../helpers/nothing-held.js';
 import { costly } from '../../runner/slow.js';
 
@@ -28,7 +28,7 @@ const options: BenchOptions = {
 const mockKinds: readonly MockCall[] = [
   'cuMemCreate', 'cuMemMap', 'cuMemUnmap', 'cuMemSetAccess', 'cuMemcpyDtoDAsync',
 ];
-const kinds = { mock: mockKinds, host: hostCalls.filter((call) => call !== 'ftruncate') } as const;
+const kinds = { mock: mockKinds, host: hostKinds } as const;
 
 /** What a sequence has computed, each token stamped with its number. */
 class Computed {
