@@ -60,10 +60,11 @@ inline void Convert(void* to, Dtype to_dtype, const void* from, Dtype from_dtype
   }
 }
 
-// eˣ for x ≤ 0, to 2 units in the last place; zero below −87, minus infinity included. 2ⁿ · eʳ with |r| ≤ ln 2 / 2.
+// eˣ for x ≤ 0, to 2 units in the last place; zero below −87, minus infinity included; NaN of NaN, so that a score that
+// is no number shows in the result. 2ⁿ · eʳ with |r| ≤ ln 2 / 2.
 inline Vector Exp(Vector x) {
   const Vector least = Set(-87.0f);
-  const Vector clamped = Larger(x, least);
+  const Vector clamped = Larger(least, x);
   const Vector n = Round(Multiply(clamped, Set(1.44269504088896341f)));
   const Vector r = MultiplyAdd(n, Set(2.12194440e-4f), MultiplyAdd(n, Set(-0.693359375f), clamped));
   Vector sum = Set(1.9875691500e-4f);  // Cephes' polynomial

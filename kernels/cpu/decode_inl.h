@@ -72,11 +72,10 @@ inline void ScoreHeads(const HeadBlock& block, int head, int first) {
 // Turns one query head's scores of a block into weights; returns by what the sums so far are to be multiplied.
 inline float Weigh(float* scores, int tokens, float& largest, float& total) {
   for (int token = tokens; token < kDecodeTokens; ++token) scores[token] = -__builtin_inff();
-  Vector most = Load(scores);
-  for (int i = kWidth; i < kDecodeTokens; i += kWidth) most = Larger(most, Load(scores + i));
   const float before = largest;
-  const float block = LargestOf(most);
-  largest = block > before ? block : before;
+  Vector most = Set(before);
+  for (int i = 0; i < kDecodeTokens; i += kWidth) most = Larger(Load(scores + i), most);  // never NaN
+  largest = LargestOf(most);
   Vector sum = Zero();
   for (int i = 0; i < kDecodeTokens; i += kWidth) {
     const Vector weight = Exp(Subtract(Load(scores + i), Set(largest)));

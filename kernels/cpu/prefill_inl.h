@@ -125,7 +125,7 @@ inline void Prefill(const PrefillPart& part, float* scratch) {
         // Hidden scores lie so far below kLeastScore that their weights are zero, also where a row sees nothing yet.
         const Vector score = Load(own);
         if (!is_masked) {
-          most = Larger(most, score);
+          most = Larger(score, most);  // never NaN
           continue;
         }
         const Vector next = Set(static_cast<float>(from + token + 1));
@@ -133,7 +133,7 @@ inline void Prefill(const PrefillPart& part, float* scratch) {
         const Vector hidden = hides_earlier ? Add(is_later, ZeroBelow(sees_from, next, Set(1))) : is_later;
         const Vector masked = MultiplyAdd(hidden, Set(-3.4e38f), score);
         Store(own, masked);
-        most = Larger(most, masked);
+        most = Larger(masked, most);
       }
       Vector sum = Zero();
       for (int token = 0; token < tokens; ++token) {

@@ -39,6 +39,7 @@ inline Vector Subtract(Vector a, Vector b) { return _mm256_sub_ps(a, b); }
 inline Vector Multiply(Vector a, Vector b) { return _mm256_mul_ps(a, b); }
 inline Vector Divide(Vector a, Vector b) { return _mm256_div_ps(a, b); }
 inline Vector MultiplyAdd(Vector a, Vector b, Vector sum) { return _mm256_fmadd_ps(a, b, sum); }
+// Where one is NaN, b.
 inline Vector Larger(Vector a, Vector b) { return _mm256_max_ps(a, b); }
 inline float SumOf(Vector value) {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
@@ -57,14 +58,14 @@ inline float LargestOf(Vector value) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 inline Vector Round(Vector value) { return _mm256_round_ps(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// value · 2ⁿ, n whole and −126 … 127.
+// value · 2ⁿ, n whole and −126 … 127, or NaN where value is.
 inline Vector ScaleByPower(Vector value, Vector n) {
   const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
   return _mm256_mul_ps(value, _mm256_castsi256_ps(power));
 }
-// value where x ≥ least, else zero.
+// value where x is not below `least`, NaN included, else zero.
 inline Vector ZeroBelow(Vector x, Vector least, Vector value) {
-  return _mm256_and_ps(_mm256_cmp_ps(x, least, _CMP_GE_OQ), value);
+  return _mm256_and_ps(_mm256_cmp_ps(x, least, _CMP_NLT_UQ), value);
 }
 // a · b + sum, rounded once: the same bits on every machine.
 inline Vector FusedMultiplyAdd(Vector a, Vector b, Vector sum) { return _mm256_fmadd_ps(a, b, sum); }

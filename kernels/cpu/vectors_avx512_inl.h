@@ -37,6 +37,7 @@ inline Vector Subtract(Vector a, Vector b) { return _mm512_sub_ps(a, b); }
 inline Vector Multiply(Vector a, Vector b) { return _mm512_mul_ps(a, b); }
 inline Vector Divide(Vector a, Vector b) { return _mm512_div_ps(a, b); }
 inline Vector MultiplyAdd(Vector a, Vector b, Vector sum) { return _mm512_fmadd_ps(a, b, sum); }
+// Where one is NaN, b.
 inline Vector Larger(Vector a, Vector b) { return _mm512_max_ps(a, b); }
 inline float SumOf(Vector value) { return _mm512_reduce_add_ps(value); }
 // Quarters 0 + 1 and 2 + 3 of a, then those of b.
@@ -64,11 +65,11 @@ inline Vector SumsOf(const Vector* v) {
 }
 inline float LargestOf(Vector value) { return _mm512_reduce_max_ps(value); }
 inline Vector Round(Vector value) { return _mm512_roundscale_ps(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// value · 2ⁿ, n whole.
+// value · 2ⁿ, n whole, or NaN where value is.
 inline Vector ScaleByPower(Vector value, Vector n) { return _mm512_scalef_ps(value, n); }
-// value where x ≥ least, else zero.
+// value where x is not below `least`, NaN included, else zero.
 inline Vector ZeroBelow(Vector x, Vector least, Vector value) {
-  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, least, _CMP_GE_OQ), value);
+  return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, least, _CMP_NLT_UQ), value);
 }
 // a · b + sum, rounded once: the same bits on every machine.
 inline Vector FusedMultiplyAdd(Vector a, Vector b, Vector sum) { return _mm512_fmadd_ps(a, b, sum); }

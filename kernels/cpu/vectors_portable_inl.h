@@ -45,6 +45,7 @@ inline Vector Divide(const Vector& a, const Vector& b) {
 inline Vector MultiplyAdd(const Vector& a, const Vector& b, const Vector& sum) {
   return Each([&](int i) { return a.lane[i] * b.lane[i] + sum.lane[i]; });
 }
+// Where one is NaN, b.
 inline Vector Larger(const Vector& a, const Vector& b) {
   return Each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
 }
@@ -63,14 +64,16 @@ inline Vector Round(const Vector& value) {
   constexpr float kMagic = 12582912.0f;
   return Each([&](int i) { return value.lane[i] + kMagic - kMagic; });
 }
-// value · 2ⁿ, n whole and −126 … 127.
+// value · 2ⁿ, n whole and −126 … 127, or NaN where value is.
 inline Vector ScaleByPower(const Vector& value, const Vector& n) {
-  return Each(
-      [&](int i) { return value.lane[i] * std::bit_cast<float>((static_cast<int32_t>(n.lane[i]) + 127) << 23); });
+  return Each([&](int i) {
+    const int32_t power = n.lane[i] == n.lane[i] ? static_cast<int32_t>(n.lane[i]) : 0;
+    return value.lane[i] * std::bit_cast<float>((power + 127) << 23);
+  });
 }
-// value where x ≥ least, else zero.
+// value where x is not below `least`, NaN included, else zero.
 inline Vector ZeroBelow(const Vector& x, const Vector& least, const Vector& value) {
-  return Each([&](int i) { return x.lane[i] >= least.lane[i] ? value.lane[i] : 0.0f; });
+  return Each([&](int i) { return x.lane[i] < least.lane[i] ? 0.0f : value.lane[i]; });
 }
 // a · b + sum, rounded once: the same bits on every machine.
 inline Vector FusedMultiplyAdd(const Vector& a, const Vector& b, const Vector& sum) {

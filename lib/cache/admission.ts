@@ -167,9 +167,8 @@ export class Admission {
    * or what the driver throws.
    */
   fork(from: number, retiringSlots: number): Admitted {
-    const { native, slots, background } = this.#memory;
+    const { native, slots, windows, background } = this.#memory;
     const { registry, choice } = this.#cached;
-    const { windows } = this.#memory;
     const length = slots.length[from]!;
     if (!slots.hasRoom(from, length) || !windows.isMapped(from, length, length)) { // it has lost rows
       throw createError('KV_SLOT_BUSY', { slot: from, operation: 'fork', holder: 'the quarantine' });
@@ -312,7 +311,6 @@ export class Admission {
         ids, from: plan.adoptedRows, to: plan.rows, copy, rows: copy.tokens > 0 ? cachedRows : 0,
         earmarkedRows, earmarkedTokens: isEarmarked ? promptTokens : 0,
       });
-      if (copy.tokens > 0) registry.hasCopied(plan.copiedId, slot, plan.tokens);
       if (copy.stream !== undefined) this.#sharing.hasQueuedCopy(slot, copy.usedSlots, copy.stream);
     } catch (error) {
       if (needs !== 0) this.#side.retire(slot);
@@ -412,11 +410,10 @@ export class Admission {
    * or not even so.
    */
   #missingPages(promptRows: number): number {
-    const { layout, slots, news } = this.#memory;
+    const { layout, slots } = this.#memory;
     const fullest = this.#cached.choice.fullestBlank();
-    const lackingPages = (): number => layout.pagesBetween(fullest < 0 ? 0 : slots.rows[fullest]!, promptRows);
-    if (lackingPages() <= news[cacheNews.availablePages]!) return 0;
-    return this.#supply.missingWithoutEviction(lackingPages, fullest);
+    return this.#supply.missingWithoutEviction(
+      () => layout.pagesBetween(fullest < 0 ? 0 : slots.rows[fullest]!, promptRows), fullest);
   }
 
   /** The leaf whose slot has the fewest rows that are enough, or else the most; -1: none is worth it. */
@@ -498,7 +495,7 @@ export class SlotLeases {
    * behind a window.
    */
   get waiting(): number {
-    return this.#retiring.size + this.#sharing.waiting + this.#memory.windows.waiting;
+    return this.#retiring.size + this.#cached.registry.waiting + this.#memory.windows.waiting;
   }
 
   /** Hears what has happened since the last call. Never throws: what fails is reported in the background. */
@@ -514,7 +511,10 @@ export class SlotLeases {
   acquire(request: AdmissionRequest): Admitted {
     this.#memory.pool.driver.checkAlive();
     this.synchronize();
-    this.#checkFree(request.isTransfer);
+    const { slots } = this.#memory;
+    if (!slots.canLease(request.isTransfer)) {
+      throw createError('KV_NO_FREE_SLOT', { slots: slots.sequences, retiringSlots: this.#retiring.size });
+    }
     const admitted = this.#admit(request);
     this.#acquired += 1;
     return admitted;
@@ -584,7 +584,7 @@ export class SlotLeases {
       try {
         this.#memory.windows.slide();
       } finally {
-        this.#sharing.unmapGivenUp();
+        this.#cached.registry.unmapGivenUp();
       }
     }
   }
@@ -614,14 +614,6 @@ export class SlotLeases {
     background.attempt(() => this.#memory.fences.poll());
     background.attempt(() => this.pollRetirement());
     return this.#memory.fences.passes > passes || this.waiting < waiting;
-  }
-
-  #checkFree(isTransfer: boolean): void {
-    if (!this.#memory.slots.canLease(isTransfer)) throw this.#noFreeSlot();
-  }
-
-  #noFreeSlot(): Error {
-    return createError('KV_NO_FREE_SLOT', { slots: this.#memory.slots.sequences, retiringSlots: this.#retiring.size });
   }
 
   /** Whether a prepared batch or queued work may still use the slot, or rows of its side tensors are on their way. */

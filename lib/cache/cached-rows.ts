@@ -74,11 +74,6 @@ export class CachedRows {
     this.endDropped();
   }
 
-  /** Rows of an idle slot that are not its alone. */
-  contentRows(slot: number): number {
-    return this.registry.namedRows(slot);
-  }
-
   /**
    * Before withheld text is counted, where there may be some: what running sequences have computed of it need not be
    * kept. Throws as `endDropped`.
@@ -101,10 +96,10 @@ export class CachedRows {
     const { pool } = this.#memory;
     const before = pool.native.available();
     const freed = (): number => pool.native.available() - before;
-    this.#endDropped(true);
+    this.endDropped(true);
     for (let hasReplaced = false; ;) {
       while (freed() < pages && index.evict(Math.ceil((pages - freed()) / this.#memory.layout.pagesPerRow)) > 0) {
-        this.#endDropped(true);
+        this.endDropped(true);
       }
       if (freed() >= pages || hasReplaced) return freed();
       hasReplaced = true;
@@ -115,7 +110,7 @@ export class CachedRows {
   /** Evicts about `pages` pages, which stay mapped: the sequences that get those idle slots get their rows. */
   evictInPlace(pages: number): void {
     this.index.evict(Math.ceil(pages / this.#memory.layout.pagesPerRow));
-    this.#endDropped(false);
+    this.endDropped();
   }
 
   /**
@@ -124,7 +119,7 @@ export class CachedRows {
    */
   replaceDuplicates(): void {
     this.#replaceDuplicates(this.#isSpare);
-    this.#endDropped(true);
+    this.endDropped(true);
   }
 
   /** Evicts what is cached behind the sequence's tokens in the slot's row `tail`. Throws as `endDropped`. */
@@ -136,7 +131,7 @@ export class CachedRows {
     this.#replaceDuplicates((other) => other === id || this.#isSpare(other));
     index.claim(path, tail);
     for (const other of registry.slotsOf(id)) if (this.choice.has(other)) this.#markForShrinking(other, tail);
-    this.#endDropped(true);
+    this.endDropped(true);
   }
 
   /** Unmaps what idle slots share, longest idle first, until `pages` mappings are gone. The prefixes stay cached. */
@@ -223,21 +218,17 @@ export class CachedRows {
     this.#mustShrink.delete(slot);
   }
 
-  /**
-   * Ends the rows that the index has dropped and no sequence uses. Rows that idle slots alone map stay mapped there, as
-   * rows without text; all others are unmapped or free. Throws the driver's first refusal, at the end; what could not
-   * be unmapped is tried again next time.
-   */
-  endDropped(): void {
-    this.#endDropped(false);
-  }
-
   /** Whether `endDropped` has something to do. */
   get hasDropped(): boolean {
     return this.index.dropped.count > 0 || this.#mustShrink.size > 0;
   }
 
-  #endDropped(mustUnmap: boolean): void {
+  /**
+   * Ends the rows that the index has dropped and no sequence uses: they are unmapped or free, but those that idle slots
+   * alone map stay mapped there, as rows without text, unless `mustUnmap`. Throws the driver's first refusal, at the
+   * end; what could not be unmapped is tried again next time.
+   */
+  endDropped(mustUnmap = false): void {
     const { index, registry } = this;
     const { slots } = this.#memory;
     const { dropped } = index;

@@ -1,14 +1,15 @@
 // RowRegistry: the rows that may have other users than the slot that filled them. Each has a number, the same in the
-// addon, which keeps its pages; the registry knows which slots map it, ends it when no slot and no prefix needs it any
-// more, and tells followers of every step in a row's life. The one place where a row ends.
+// addon, which keeps its pages; the registry knows which slots map it, and ends it when no slot and no prefix needs it
+// any more. The one place where a row ends.
 //
 // Invariants: the named rows of a slot are its first ones; a row that only its slot has, and has no number, is that
 // slot's to write; a number is in use while a slot maps or uses it or the prefix index holds it. A slot *uses* what it
-// maps from `start` to `stop`, and what it has given up until that is unmapped.
+// maps from `start` to `stop`, and what it has given up until that is unmapped: rows that are not the sequence's any
+// more, and whose addresses queued work may use.
 
 import { createError } from '../base/errors.js';
 import type { PrefixIndex } from '../prefix/prefix-index.js';
-import { noForeignRow, type SlotMemory, type SlotNumbers } from './slots.js';
+import { noForeignRow, type SlotMemory, type SlotNumbers, slotStates } from './slots.js';
 
 export class RowRegistry {
   /** By slot: its rows that have a number, which are its first ones. */
@@ -23,11 +24,12 @@ export class RowRegistry {
   readonly #named: Int32Array;
   /** By slot: numbers that it has given up and still maps, since queued work may use them there. */
   readonly #givenUp = new Map<number, number[]>();
+  /** Those of them that sequences have: of idle ones CachedRows unmaps it. */
+  readonly #givingUp = new Set<number>();
   readonly #numbers: RowNumbers;
   #triples = new Int32Array(3 * 64);
   #drops = new Int32Array(64);
   #dropCount = 0;
-  readonly #followers: RowFollower[] = [];
 
   constructor(memory: SlotMemory, index: PrefixIndex) {
     const { layout, slots } = memory;
@@ -36,11 +38,6 @@ export class RowRegistry {
     this.numbers = this.#numbers = new RowNumbers(layout.pagesPerRow);
     this.named = this.#named = new Int32Array(slots.count);
     this.#isUsing = new Uint8Array(slots.count);
-  }
-
-  /** `follower` hears of every change from now on. */
-  follow(follower: RowFollower): void {
-    this.#followers.push(follower);
   }
 
   /** The slot's numbers by row; those behind its `named` mean nothing. */
@@ -136,9 +133,6 @@ export class RowRegistry {
     }
     this.#named[slot] = rows;
     this.#memory.native.keep(this.#triples, rows - from);
-    for (const follower of this.#followers) {
-      for (let row = from; row < rows; row += 1) follower.registered(ids[row]!, slot, row);
-    }
   }
 
   /** The slot's numbers up to `rows` have been written into `idsOf(slot)`, and the rows mapped. */
@@ -147,10 +141,7 @@ export class RowRegistry {
     if (rows <= from) return;
     const ids = this.idsOf(slot);
     if (this.#isUsing[slot] === 1) this.#numbers.useAll(ids, from, rows, 1);
-    for (let row = from; row < rows; row += 1) {
-      this.#numbers.mappers[ids[row]!]! += 1;
-      for (const follower of this.#followers) follower.shared(ids[row]!, slot, row);
-    }
+    for (let row = from; row < rows; row += 1) this.#numbers.mappers[ids[row]!]! += 1;
     this.#named[slot] = rows;
   }
 
@@ -160,11 +151,53 @@ export class RowRegistry {
   }
 
   /**
-   * The slot's rows from `rows` on are not its own any more, but it still maps them, and uses them until
-   * `unmapped`.
+   * The sequence's slot shares no row from `rows` on any more. Those that other sequences or cached texts need are not
+   * its own from here on, nor what it was earmarked with them: they are unmapped at once, or once no queued work uses
+   * the slot. Throws what the driver throws; they then stay mapped.
    */
-  giveUp(slot: number, rows: number): void {
-    this.#leave(slot, rows, true);
+  leaveBehind(slot: number, rows: number): void {
+    if (this.isAlone(slot, rows)) {
+      this.leave(slot, rows);
+    } else {
+      const { native, slots, views } = this.#memory;
+      this.#givingUp.add(slot);
+      slots.giveUpRows(slot, rows);
+      native.cancel(slot);
+      views.revoke(slot);
+      native.earmark(slot, 0);
+      this.#leave(slot, rows, true);
+    }
+    this.unmapGivenUpBy(slot);
+  }
+
+  /** Slots of sequences that wait for queued work before rows that they gave up are unmapped there. */
+  get waiting(): number {
+    return this.#givingUp.size;
+  }
+
+  /** Unmaps what a sequence gave up, unless queued work may use it. Throws what the driver throws; it then stays. */
+  unmapGivenUpBy(slot: number): void {
+    const { pool, slots, fences } = this.#memory;
+    if (!this.#givingUp.has(slot) || fences.isPending(slot)) return;
+    if (slots.foreignRow[slot] !== noForeignRow) this.#memory.unmap(slot, slots.foreignRow[slot]!);
+    this.unmapped(slot);
+    this.#givingUp.delete(slot);
+    pool.capacity.raise();
+  }
+
+  /** The same for all slots. Throws the driver's first refusal, at the end. */
+  unmapGivenUp(): void {
+    const { slots } = this.#memory;
+    let failure: { readonly error: unknown } | undefined;
+    for (const slot of this.#givingUp) {
+      if (slots.state[slot] === slotStates.idle || slots.isQuarantined[slot] === 1) this.#givingUp.delete(slot);
+      try {
+        if (slots.state[slot] === slotStates.active) this.unmapGivenUpBy(slot);
+      } catch (error) {
+        failure ??= { error };
+      }
+    }
+    if (failure !== undefined) throw failure.error;
   }
 
   /** What the slot gave up is unmapped. */
@@ -193,7 +226,6 @@ export class RowRegistry {
       ids![row] = -1;
       this.#named[slot] = row;
       this.#numbers.mappers[id]! -= 1;
-      for (const follower of this.#followers) follower.detached(id, slot, row);
       if (this.#isUsing[slot] === 1) {
         if (isStillMapped) this.#noteGivenUp(slot, id);
         else this.#numbers.use(id, -1);
@@ -237,9 +269,6 @@ export class RowRegistry {
     this.#memory.native.drop(this.#drops, count);
     this.#dropCount = 0;
     for (let index = 0; index < count; index += 1) this.#numbers.free(this.#drops[index]!);
-    for (const follower of this.#followers) {
-      for (let index = 0; index < count; index += 1) follower.dropped(this.#drops[index]!);
-    }
   }
 
   /** The slot's first rows that the index holds. */
@@ -256,14 +285,6 @@ export class RowRegistry {
         || this.index.isHolding(id)) return false;
     }
     return true;
-  }
-
-  /**
-   * The number's tokens up to `tokens` of a text have been copied to the same place of a slot, or will be by what is
-   * queued.
-   */
-  hasCopied(id: number, slot: number, tokens: number): void {
-    for (const follower of this.#followers) follower.copied(id, slot, this.#numbers.row[id]!, tokens);
   }
 
   /** Throws KV_INTERNAL unless its counts agree with each other and with the addon's. */
@@ -301,8 +322,7 @@ export class RowRegistry {
 }
 
 // RowNumbers: the numbers of rows that can be shared, and what is counted per number: slots that map it, users, and the
-// pages of those that no sequence uses. Typed arrays, which grow; a number that has ended is given out again. A
-// RowFollower is told what becomes of each number.
+// pages of those that no sequence uses. Typed arrays, which grow; a number that has ended is given out again.
 
 /** What may be read of the numbers. Growing replaces the arrays: read them anew after a call that may make a number. */
 export interface CountedRows {
@@ -398,28 +418,4 @@ export class RowNumbers implements CountedRows {
     this.users = grow(this.users, new Int32Array(length));
     this.#isUsed = grow(this.#isUsed, new Uint8Array(length));
   }
-}
-
-/**
- * Keeps something beside K and V for each row of a cache (a side tensor, a copy in a lower tier), and must follow the
- * rows in lock-step. The registry of rows calls it synchronously, once per change, in the order in which the changes
- * took effect; a change that the driver refused is not told. It must not throw and must not call the cache.
- *
- * `row` is the row's place in the slot, `id` its number, unique until `dropped`. A row without a number is its slot's
- * alone.
- */
-export interface RowFollower {
-  /** The slot's row has the number from now on. */
-  registered(id: number, slot: number, row: number): void;
-  /** Another slot maps the number's rows too, at the same place. */
-  shared(id: number, slot: number, row: number): void;
-  /**
-   * The text's tokens up to `tokens` that lie in the number's row were copied to the same place of a slot, into rows
-   * of its own.
-   */
-  copied(id: number, slot: number, row: number, tokens: number): void;
-  /** The slot no longer has the number at this place: it has other rows there, rows of its own, or none. */
-  detached(id: number, slot: number, row: number): void;
-  /** No slot and no cached text has the number any more. It may be given out again. */
-  dropped(id: number): void;
 }

@@ -20,33 +20,16 @@ export interface CopyRoom {
 export class RowSharing {
   readonly #memory: SlotMemory;
   readonly #cached: CachedRows;
-  /** Running sequences' slots that still map rows which they gave up. */
-  readonly #givingUp = new Set<number>();
 
   constructor(memory: SlotMemory, cached: CachedRows) {
     this.#memory = memory;
     this.#cached = cached;
   }
 
-  /** Slots that wait for queued work before rows that they gave up are unmapped there. */
-  get waiting(): number {
-    return this.#givingUp.size;
-  }
-
   /** Before a slot is written to from its length on: pages that `makeWritable` takes. */
   detachPages(slot: number): number {
     const tail = this.#sharedTail(slot);
     return tail < 0 ? 0 : this.#memory.layout.pagesPerRow;
-  }
-
-  /** Caches what sequences have committed. */
-  flush(): void {
-    this.#cached.flushCommits();
-  }
-
-  /** Before the slots of a batch get memory: see `CachedRows.flushBesideWithheld`. */
-  flushBesideWithheld(): void {
-    this.#cached.flushBesideWithheld();
   }
 
   /**
@@ -83,11 +66,12 @@ export class RowSharing {
    * driver throws.
    */
   clearWay(slot: number, end: number): void {
-    const { layout, slots, fences } = this.#memory;
-    this.#leaveBehind(slot);
+    const { layout, slots, arithmetic, fences } = this.#memory;
+    const { registry } = this.#cached;
+    registry.leaveBehind(slot, arithmetic.rowsFor(slots.length[slot]!));
     if (slots.foreignRow[slot]! >= layout.rowsFor(end)) return;
     fences.wait(slot, 'write to');
-    this.#unmapGivenUp(slot);
+    registry.unmapGivenUpBy(slot);
   }
 
   /**
@@ -153,7 +137,7 @@ export class RowSharing {
       slots.setSharedTail(slot, sharedTails.truncated);
     }
     try {
-      this.#leaveBehind(slot);
+      registry.leaveBehind(slot, arithmetic.rowsFor(tokens));
     } finally {
       this.#cached.endDropped();
     }
@@ -192,24 +176,6 @@ export class RowSharing {
     }
     const sharedTail = arithmetic.wholeRows(length) < count ? slots.sharedTail[from]! : sharedTails.none;
     return { tokens: length, earmarkedTokens: 0, tenant: slots.tenantOf(from), sharedTail, isTransfer: false };
-  }
-
-  /**
-   * The slot shares nothing behind its length any more: rows there that other sequences or cached texts need are not
-   * its own from here on, nor what it was earmarked with them. They are unmapped at once, or when no queued work uses
-   * the slot.
-   */
-  #leaveBehind(slot: number): void {
-    const { slots, arithmetic } = this.#memory;
-    const { registry } = this.#cached;
-    const first = arithmetic.rowsFor(slots.length[slot]!);
-    if (registry.isAlone(slot, first)) {
-      registry.leave(slot, first);
-    } else {
-      this.#giveUp(slot, first);
-      registry.giveUp(slot, first);
-    }
-    this.#unmapGivenUp(slot);
   }
 
   #checkSteps(order: readonly number[]): void {
@@ -270,7 +236,6 @@ export class RowSharing {
       } else { // nothing is queued on it now
         native.detach(slot, row, length, -1, 0n);
       }
-      registry.hasCopied(id, slot, length);
       registry.leave(slot, row);
     });
   }
@@ -338,47 +303,5 @@ export class RowSharing {
     const row = this.#cached.registry.numbers.row[id]!;
     return written.filter((slot) =>
       (foreignRow[slot]! <= row && row < rows[slot]!) || this.#cached.registry.isMapping(slot, id));
-  }
-
-  // Rows that are not the sequence's any more and whose addresses queued work may use: unmapped at once, or behind the
-  // slot's fence; until then their pages are not free.
-
-  /**
-   * The slot's rows from `row` on are not its own from here on, and what was set aside for it is not any more.
-   * `#unmapGivenUp` unmaps them.
-   */
-  #giveUp(slot: number, row: number): void {
-    const { native, slots, views } = this.#memory;
-    this.#givingUp.add(slot);
-    slots.giveUpRows(slot, row);
-    native.cancel(slot);
-    views.revoke(slot);
-    native.earmark(slot, 0);
-  }
-
-  /** Unmaps those of an active slot, unless queued work may use them. Throws what the driver throws; they then stay. */
-  #unmapGivenUp(slot: number): void {
-    const { pool, slots } = this.#memory;
-    if (!this.#givingUp.has(slot) || this.#memory.fences.isPending(slot)) return;
-    if (slots.foreignRow[slot] !== noForeignRow) this.#memory.unmap(slot, slots.foreignRow[slot]!);
-    this.#cached.registry.unmapped(slot);
-    this.#givingUp.delete(slot);
-    pool.capacity.raise();
-  }
-
-  /** The same for all slots. Throws the driver's first refusal, at the end. */
-  unmapGivenUp(): void {
-    const { slots } = this.#memory;
-    let failure: { readonly error: unknown } | undefined;
-    for (const slot of this.#givingUp) {
-      const isIdle = slots.state[slot] === slotStates.idle; // then CachedRows unmaps them
-      if (isIdle || slots.isQuarantined[slot] === 1) this.#givingUp.delete(slot);
-      try {
-        if (slots.state[slot] === slotStates.active) this.#unmapGivenUp(slot);
-      } catch (error) {
-        failure ??= { error };
-      }
-    }
-    if (failure !== undefined) throw failure.error;
   }
 }

@@ -324,7 +324,7 @@ export class RowSupply implements PageUser {
       const isActive = state[slot] === slotStates.active;
       if (isActive ? !withActive : state[slot] !== slotStates.idle) continue;
       const needed = isActive ? this.#slots.neededRows(slot) : 0;
-      const surplus = rows[slot]! - Math.max(needed, this.#cached.contentRows(slot));
+      const surplus = rows[slot]! - Math.max(needed, this.#cached.registry.namedRows(slot));
       if (surplus > 0) this.#add(slot, surplus, isActive ? 1 : 0);
     }
   }

@@ -8,9 +8,10 @@ import { checkStack, checkStackOfStep } from '../base/stack.js';
 import type { PolicyGuard } from '../device/lifetime.js';
 import type { SideTensors } from '../side/side-tensors.js';
 import { Batch } from './batch.js';
+import type { CachedRows } from './cached-rows.js';
+import type { RowRegistry } from './row-registry.js';
 import type { CopyRoom, RowSharing } from './row-sharing.js';
 import type { RowSupply } from './row-supply.js';
-import type { SequenceTokens } from './sequence-tokens.js';
 import { GivenFence } from './slot-fences.js';
 import { noForeignRow, type SlotMemory, type Slots } from './slots.js';
 
@@ -21,17 +22,17 @@ export class Steps {
   readonly #memory: SlotMemory;
   readonly #slots: Slots;
   readonly #rows: BatchRows;
-  readonly #tokens: SequenceTokens;
+  readonly #cached: CachedRows;
   readonly #fences: SlotMemory['fences'];
   readonly #side: SideTensors;
   readonly #ahead: RowsAhead;
   readonly #windows: SlotMemory['windows'];
 
-  constructor(memory: SlotMemory, rows: BatchRows, tokens: SequenceTokens, side: SideTensors, ahead: RowsAhead) {
+  constructor(memory: SlotMemory, rows: BatchRows, cached: CachedRows, side: SideTensors, ahead: RowsAhead) {
     this.#memory = memory;
     this.#slots = memory.slots;
     this.#rows = rows;
-    this.#tokens = tokens;
+    this.#cached = cached;
     this.#fences = memory.fences;
     this.#side = side;
     this.#ahead = ahead;
@@ -66,7 +67,7 @@ export class Steps {
       if (hasSide && this.#side.ready[slot]! < lengthTokens) lackingSide += 1;
     }
     if (lacking + sharing > 0 || this.#side.all.length > 0) checkStack();
-    if (lacking + sharing > 0) this.#rows.flushBesideWithheld();
+    if (lacking + sharing > 0) this.#memory.background.attempt(() => { this.#cached.flushBesideWithheld(); });
     if (lackingSide > 0) this.#checkSide(batch); // before K and V make room
     batch.setPrepared(true); // from here on it cannot be changed, by a policy either
     try {
@@ -90,7 +91,7 @@ export class Steps {
       this.#side.check(batch);
     } catch (error) {
       if (!isKvError(error, 'KV_OUT_OF_PAGES')) throw error;
-      this.#rows.flush();
+      this.#memory.background.attempt(() => { this.#cached.flushCommits(); });
       this.#side.check(batch);
     }
   }
@@ -104,7 +105,7 @@ export class Steps {
     const { slots, tokens, generations, length } = batch;
     const numbers = this.#slots;
     const { generation } = numbers;
-    const known = this.#tokens;
+    const known = this.#cached.tokens;
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (generation[slot] !== generations[index]) { // released since prepare
@@ -167,7 +168,7 @@ export class Steps {
     const slot = batch.slots[0]!;
     this.#slots.commit(slot, tokens);
     this.#setTokens(batch, rest);
-    this.#tokens.hasCommitted(slot);
+    this.#cached.tokens.hasCommitted(slot);
     this.#memory.pool.capacity.raise();
   }
 
@@ -215,25 +216,17 @@ export class Steps {
 export class BatchRows {
   readonly #memory: SlotMemory;
   readonly #supply: RowSupply;
+  readonly #registry: RowRegistry;
   readonly #sharing: RowSharing;
   /** Slots and the rows that each is to have, for the addon. */
   readonly #pairs: Int32Array;
 
-  constructor(memory: SlotMemory, supply: RowSupply, sharing: RowSharing) {
+  constructor(memory: SlotMemory, supply: RowSupply, registry: RowRegistry, sharing: RowSharing) {
     this.#memory = memory;
     this.#supply = supply;
+    this.#registry = registry;
     this.#sharing = sharing;
     this.#pairs = new Int32Array(2 * memory.slots.count);
-  }
-
-  /** Before anything else is asked for: see `CachedRows.flushBesideWithheld`. */
-  flushBesideWithheld(): void {
-    this.#memory.background.attempt(() => { this.#sharing.flushBesideWithheld(); });
-  }
-
-  /** Caches what sequences have committed. */
-  flush(): void {
-    this.#memory.background.attempt(() => { this.#sharing.flush(); });
   }
 
   /** Maps what the batch lacks in the foreground, in every layer set, once the mapper's news are in. */
@@ -264,7 +257,7 @@ export class BatchRows {
     const { slots: numbers, windows } = this.#memory;
     if (windows.all.length > 0) windows.checkSteps(batch); // before anything changes
     this.#memory.background.attempt(() => this.#memory.fences.poll());
-    this.#memory.background.attempt(() => this.#sharing.unmapGivenUp());
+    this.#memory.background.attempt(() => this.#registry.unmapGivenUp());
     for (let index = 0; index < length; index += 1) {
       const slot = slots[index]!;
       if (numbers.sharedTail[slot] !== 0) this.#sharing.clearWay(slot, numbers.length[slot]! + tokens[index]!);

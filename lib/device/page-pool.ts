@@ -171,12 +171,7 @@ export class PagePool {
   close(): void {
     if (this.#isClosed) return;
     this.guard.check('close the page pool');
-    const users = this.#users.count;
-    if (users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'PagePool', users });
-    const driverUsers = this.driver.users - 1;
-    if (this.#ownsDriver && driverUsers > 0) {
-      throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: driverUsers });
-    }
+    this.checkUsers(0);
     this.#native.close();
     this.#isClosed = true;
     this.driver.removeUser(this.#membership.memory);
@@ -186,6 +181,19 @@ export class PagePool {
 
   [Symbol.dispose](): void {
     this.close();
+  }
+
+  /**
+   * Throws KV_DRIVER_IN_USE where more than `caches` caches use the pool, or anything but the pool a driver that it
+   * opened. @internal
+   */
+  checkUsers(caches: number): void {
+    const users = this.#users.count - caches;
+    if (users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'PagePool', users });
+    const driverUsers = this.driver.users - 1;
+    if (this.#ownsDriver && driverUsers > 0) {
+      throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users: driverUsers });
+    }
   }
 
   /** @internal */

@@ -120,7 +120,7 @@ export function pictureOf(memory: SlotMemory, cached: CachedRows): CachePicture 
   for (let slot = 0; slot < numbers.count; slot += 1) {
     const state = numbers.state[slot]!;
     const rows = numbers.rows[slot]!;
-    if (state === slotStates.idle) idlePages += layout.pagesBetween(cached.contentRows(slot), rows);
+    if (state === slotStates.idle) idlePages += layout.pagesBetween(cached.registry.namedRows(slot), rows);
     // Of an idle slot no window has rows.
     if (numbers.isTransfer(slot) || (state === slotStates.idle && rows === 0)) continue;
     slots.push({

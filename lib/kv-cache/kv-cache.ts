@@ -22,7 +22,7 @@ import type { Lifetime } from '../device/lifetime.js';
 import { openCache, unclosedCache, type CacheParts } from './open-cache.js';
 import { writeSequences, writeTensors, type PassArrays } from './native-structs.js';
 import type { Prefixes } from './prefixes.js';
-import type { RowFollower } from '../cache/row-registry.js';
+import type { RowRegistry } from '../cache/row-registry.js';
 import { readSideRows, type RowPlaces, type SideRowsByName } from '../side/side-rows.js';
 import type { SideCounts } from '../side/side-budget.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
@@ -118,7 +118,7 @@ export class KvCache {
    * views. The same object each time. Throws KV_INVALID_OPTION for a layer that this worker does not hold.
    */
   layer(layer: number): CacheLayer {
-    this.#checkOpen('find a layer');
+    this.lifetime.check('find a layer');
     checkInteger('KvCache.layer', 'layer', layer, this.tensors[0]!.layer, this.tensors.at(-1)!.layer);
     return this.#layers.get(layer)!;
   }
@@ -128,7 +128,7 @@ export class KvCache {
    * of `tensors`; returns how many. They hold until the cache is closed. Throws KV_INVALID_OPTION.
    */
   writeTensors(into: BigInt64Array): number {
-    this.#checkOpen('write its tensors');
+    this.lifetime.check('write its tensors');
     return writeTensors(this.#parts.memory, into);
   }
 
@@ -138,7 +138,7 @@ export class KvCache {
    * KV_BATCH_STATE.
    */
   writeSequences(pass: Batch | PassArrays, into: Int32Array): number {
-    this.#checkOpen('write the sequences of a pass');
+    this.lifetime.check('write the sequences of a pass');
     return writeSequences(this.#parts.memory, pass, into);
   }
 
@@ -183,7 +183,7 @@ export class KvCache {
    */
   createBatch(capacity = this.maxSequences): Batch {
     checkInteger('KvCache.createBatch', 'capacity', capacity);
-    this.#checkOpen('create a batch');
+    this.lifetime.check('create a batch');
     return new Batch(this.#parts.memory.slots, this.layout.maxTokens, Math.min(capacity, this.layout.slots));
   }
 
@@ -198,7 +198,7 @@ export class KvCache {
    * behind the new lengths; after `discard`, for the same ones.
    */
   prepare(batch: Batch): void {
-    this.#checkOpen('prepare a batch');
+    this.lifetime.check('prepare a batch');
     const { leases, steps } = this.#parts;
     try {
       steps.prepare(batch);
@@ -238,7 +238,7 @@ export class KvCache {
    */
   commit(batch: Batch, options?: CommitOptions): void {
     const fence = readFence('KvCache.commit', options, this.#parts.memory.fences.given);
-    this.#checkOpen('commit a batch');
+    this.lifetime.check('commit a batch');
     this.#checkStack();
     checkFence('KvCache.commit', fence, this.driver);
     this.#parts.steps.commit(batch, fence);
@@ -273,7 +273,7 @@ export class KvCache {
     const list = readStepEntries(entries);
     callable<typeof compute>()(compute, { owner, option: 'compute' });
     checkFence(owner, readFence(owner, options, this.#parts.memory.fences.given), this.driver);
-    this.#checkOpen('begin a step');
+    this.lifetime.check('begin a step');
     const batch = this.#batches.pop() ?? this.createBatch();
     try {
       batch.clear();
@@ -312,9 +312,9 @@ export class KvCache {
     }, this.capacityChange(), 'Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
   }
 
-  /** `follower` hears of every change of the cache's rows, from an empty cache on. @internal */
-  followRows(follower: RowFollower): void {
-    this.#parts.cached.registry.follow(follower);
+  /** For tests: the rows that can be shared, and which slots map them. @internal */
+  get rows(): RowRegistry {
+    return this.#parts.cached.registry;
   }
 
   /**
@@ -379,20 +379,20 @@ export class KvCache {
 
   /** Checks that pages and rows add up everywhere. Throws KV_INTERNAL. */
   verify(): void {
-    this.#checkOpen('verify it');
+    this.lifetime.check('verify it');
     this.#parts.statistics.verify();
     this.#parts.tiers?.verify();
   }
 
   /** What it looks like, for those that watch it: bounded in size and in time, by one crossing. @internal */
   picture(): CachePicture {
-    this.#checkOpen('draw it');
+    this.lifetime.check('draw it');
     return pictureOf(this.#parts.memory, this.#parts.cached);
   }
 
   /** All there is to know, as plain objects, for a bug report. */
   inspect(): Readonly<Record<string, unknown>> {
-    this.#checkOpen('inspect it');
+    this.lifetime.check('inspect it');
     return this.#parts.statistics.inspect();
   }
 
@@ -438,15 +438,16 @@ export class KvCache {
 
   /**
    * Detaches views, stops the mapper, unmaps everything, frees the addresses, and closes the pool if it is the cache's
-   * own. Throws KV_DRIVER_IN_USE while a scheduler's engine computes on it; that no other work on it will be launched
-   * is the caller's word. Streams named in fences are waited for. Finished text that tiers were not offered yet is
-   * lost, and a warning says so once: `shutdown` stores it. Idempotent; after a failure of the driver call it again, it
-   * goes on.
+   * own. Throws KV_DRIVER_IN_USE, and changes nothing, while a scheduler's engine computes on it, another cache uses
+   * its own pool, or kernels or memory the driver that it opened; that no other work on it will be launched is the
+   * caller's word. Streams named in fences are waited for. Finished text that tiers were not offered yet is lost, and a
+   * warning says so once: `shutdown` stores it. Idempotent; after a failure of the driver call it again, it goes on.
    */
   close(): void {
     if (this.lifetime.isClosed) return;
     const { memory, side, closeMemory, closeSide, ownsPool } = this.#parts;
     const { views, windows, background, slots, fences } = memory;
+    if (ownsPool) this.pool.checkUsers(1);
     if (this.lifetime.beginClose()) {
       this.#parts.tiers?.end();
       slots.endAll();
@@ -482,10 +483,6 @@ export class KvCache {
   /** Before a commit, where it does more than a step of steady decode. */
   #checkStack(): void {
     if (this.#parts.leases.waiting > 0 || this.prefixes.hasBlockEvents) checkStack();
-  }
-
-  #checkOpen(operation: string): void {
-    this.lifetime.check(operation);
   }
 }
 

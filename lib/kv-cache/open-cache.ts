@@ -191,7 +191,7 @@ function openParts(
   const admission = new Admission(memory, supply, cached, sharing, side);
   const leases = new SlotLeases(memory, admission, supply, cached, sharing);
   const ahead = new RowsAhead(memory, supply, read.growth, read.mapper === 'background');
-  const steps = new Steps(memory, new BatchRows(memory, supply, sharing), tokens, side, ahead);
+  const steps = new Steps(memory, new BatchRows(memory, supply, registry, sharing), cached, side, ahead);
   const lifetime = new Lifetime(guard);
   const tiers = options === 'off' || finished === undefined ? undefined
     : openTiers({ memory, leases, steps, sharing, cached, finished, encoder }, {

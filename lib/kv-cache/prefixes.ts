@@ -372,7 +372,7 @@ export class Prompts {
   }
 
   /**
-   * Throws KV_CLOSED once the cache is closed, KV_POLICY_REENTERED in a policy of its own, and the RangeError of a full
+   * Throws KV_CLOSED once the cache is closed, KV_POLICY_REENTRY in a policy of its own, and the RangeError of a full
    * stack.
    */
   checkOpen(operation: string): void {

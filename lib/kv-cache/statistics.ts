@@ -124,7 +124,7 @@ export class CacheStatistics {
       }
       if (numbers.isTransfer(slot)) continue;
       slots[state]! += 1;
-      if (state === slotStates.idle) idleRows += numbers.rows[slot]! - this.#cached.contentRows(slot);
+      if (state === slotStates.idle) idleRows += numbers.rows[slot]! - this.#cached.registry.namedRows(slot);
       if (state === slotStates.active) usedTokens += numbers.length[slot]!;
     }
     const idleSlots = Math.min(slots[slotStates.idle]!, numbers.freeSequences);

@@ -2,9 +2,9 @@
 
 import test, { type ExecutionContext } from 'ava';
 
-import { ahead, Driver, isKvError, type Batch, type Sequence } from 'virtual-kv';
+import { ahead, isKvError, type Batch, type Sequence } from 'virtual-kv';
 
-import { cacheTest, cacheTests, openDriver, withCache, type CacheBench } from '../helpers/cache.js';
+import { cacheTests, withCache, type CacheBench } from '../helpers/cache.js';
 
 /** The call fails with a typed error of this message. */
 function says(t: ExecutionContext, call: () => unknown, message: RegExp): void {
@@ -39,24 +39,6 @@ test('a stream fence on host is refused with what to do instead, and the sequenc
   });
 });
 
-cacheTests('sequences and batches', { slots: 1 }, (t, bench) => {
-  const { cache } = bench;
-  const sequence = bench.sequenceOf(5);
-  const batch = cache.createBatch();
-  says(t, () => { batch.slotAt(0); }, /^`index` must be one that exists, and there is none, got 0\.$/);
-  says(t, () => { sequence.truncate(6); }, /^`tokens` must be an integer from 0 to 5, got 6\. It can only become shorter\.$/);
-  says(t, () => { sequence.view(cache.tensors[0] as never); }, /^`tensor` must be an integer from 0 to \d+, got an object\. Give the tensor's `index`\.$/);
-  says(t, () => { sequence.address('K' as never); }, /Give the tensor's `index`\.$/);
-  says(t, () => { cache.acquire(); }, /^The only slot is in use\. Release a sequence, await/);
-  batch.add(sequence, 1);
-  says(t, () => { batch.add(sequence, 1); }, /has the sequence in slot 0 already\. Add a sequence once/);
-  says(t, () => { cache.commit(batch); }, /is not prepared\. Call `prepare` before the pass/);
-  cache.prepare(batch);
-  says(t, () => { cache.prepare(batch); }, /is prepared already\. Commit or discard it first\.$/);
-  says(t, () => { batch.clear(); }, /is prepared\. Commit or discard it first\.$/);
-  cache.discard(batch);
-});
-
 cacheTests('a batch that is prepared again asks for the same tokens once more', {}, (t, bench) => {
   const sequence = bench.sequenceOf(5);
   const batch = bench.batchOf([sequence, 3]);
@@ -79,19 +61,6 @@ test('a batch and a sequence of another cache are told where they belong', async
   });
 });
 
-cacheTest('a wait for a slot is told how slots become free', { slots: 1 }, async (t, { cache }) => {
-  cache.acquire();
-  const error = await t.throwsAsync(cache.slotFree({ timeoutMs: 0 }), { code: 'KV_TIMEOUT' });
-  t.is(error!.message, 'Waited 0 ms for a free slot. Release sequences, raise `timeoutMs`, or open the cache with more `slots`.');
-});
-
-cacheTests('slots behind a fence are told apart from slots in use', { slots: 2 }, (t, bench) => {
-  bench.sequenceOf(1).release({ fence: { step: 1 } });
-  bench.sequenceOf(1);
-  says(t, () => { bench.cache.acquire(); }, /^All 2 slots are in use, 1 of them released and behind a fence\. /);
-  bench.cache.completeStep(1);
-});
-
 /** Everything that a sequence can be asked, with the batch and the cache. */
 const uses: Readonly<Record<string, (sequence: Sequence, bench: CacheBench, batch: Batch) => unknown>> = {
   length: (sequence) => sequence.length, mappedRows: (sequence) => sequence.mappedRows, view: (sequence) => sequence.view(0),
@@ -109,11 +78,4 @@ cacheTests('after the cache has closed its sequences say so', {}, (t, bench) => 
     t.throws(() => use(sequence, bench, batch), { code: 'KV_CLOSED' });
   }
   t.notThrows(() => { sequence[Symbol.dispose](); });
-});
-
-test('a closed driver is told how another is opened', (t) => {
-  const { driver } = openDriver({ on: 'host' });
-  driver.close();
-  says(t, () => driver.memory(), /the driver was closed\. Open one with `Driver\.open`\.$/);
-  says(t, () => Driver.open('host', { dev: 1 } as never), /^Unknown option `dev` for Driver\.open\. It takes `device`, /);
 });

@@ -186,8 +186,7 @@ for (const on of drivers) {
   }, { growth: ahead(512) });
 }
 
-test('a pool whose own driver has other users stays open until they are closed, and so does the cache of its own pool', (t) => {
-  const options = { model: tinyModel, slots: 1, maxTokens: 64, driver: 'host', memoryBudgetBytes: 4 * pageBytes, pageBytes } as const;
+test('a pool whose own driver has other users stays open until they are closed', (t) => {
   const pool = new PagePool({ driver: 'host', memoryBudgetBytes: pageBytes, pageBytes });
   const first = new DeviceMemory({ driver: pool.driver, bytes: 1 });
   t.like(t.throws(() => { pool.close(); }, { code: 'KV_DRIVER_IN_USE' }), { details: { owner: 'Driver', users: 1 } });
@@ -195,12 +194,30 @@ test('a pool whose own driver has other users stays open until they are closed, 
   first.close();
   pool.close();
   t.true(pool.driver.isClosed);
+});
 
-  const cache = new KvCache(options);
-  const second = new DeviceMemory({ driver: cache.driver, bytes: 1 });
-  t.throws(() => { cache.close(); }, { code: 'KV_DRIVER_IN_USE' });
-  t.throws(() => cache.acquire(), { code: 'KV_CLOSED' });
-  second.close();
-  cache.close();
+test('a cache that is not closed since its own pool or driver has other users goes on', async (t) => {
+  const cache = new KvCache({
+    model: tinyModel, slots: 2, maxTokens: 64, driver: 'host', memoryBudgetBytes: 8 * pageBytes, pageBytes,
+  });
+  const sequence = cache.acquire({ promptTokens: 3 });
+  const goesOn = (owner: 'Driver' | 'PagePool'): void => {
+    t.like(t.throws(() => { cache.close(); }, { code: 'KV_DRIVER_IN_USE' }), { details: { owner, users: 1 } });
+    cache.verify();
+    const batch = cache.createBatch();
+    batch.add(sequence, 1);
+    cache.prepare(batch);
+    cache.commit(batch);
+  };
+  const memory = new DeviceMemory({ driver: cache.driver, bytes: 1 });
+  goesOn('Driver');
+  const other = new KvCache({ model: tinyModel, slots: 1, maxTokens: 64, pool: cache.pool });
+  goesOn('PagePool');
+  t.is(sequence.length, 2);
+  other.close();
+  await t.throwsAsync(cache.shutdown(), { code: 'KV_DRIVER_IN_USE' });
+  t.false(cache.isClosed);
+  memory.close();
+  await cache.shutdown();
   t.true(cache.isClosed && cache.driver.isClosed);
 });

@@ -92,12 +92,6 @@ for (const [wait, waitedFor] of Object.entries(waits) as [keyof typeof waits, st
     t.deepEqual(getEventListeners(controller.signal, 'abort'), []);
     await t.throwsAsync(cache[wait]({ signal: controller.signal }), { code: 'KV_ABORTED' });
   });
-
-  cacheTest(`\`${wait}\` refuses wrong options`, {}, async (t, { cache }) => {
-    await t.throwsAsync(cache[wait]({ timeoutMs: -1 }), { code: 'KV_INVALID_OPTION' });
-    await t.throwsAsync(cache[wait]({ signal: {} as never }), { code: 'KV_INVALID_OPTION' });
-    await t.throwsAsync(cache[wait]({ timeout: 1 } as never), { code: 'KV_UNKNOWN_OPTION' });
-  });
 }
 
 test('a wait that is told of changes asks at each of them, and at no other time', async (t) => {

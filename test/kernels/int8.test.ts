@@ -198,17 +198,9 @@ test('a row that is not finite gives no finite result, one too small is zero, an
   for (const wrong of [NaN, Infinity, -Infinity, 1e30]) t.false(native().quantizeRows(new Float32Array(32).fill(wrong), new Uint8Array(34)));
 });
 
-test('int8 weights of the wrong length, of rows of no whole blocks, or in an array of another kind are refused before anything is written', (t) => {
-  const dense = new DenseKernels();
-  const output = new Float32Array(1).fill(7);
-  const code = { code: 'KV_INVALID_OPTION' };
-  const input = new Float32Array(64);
-  t.throws(() => dense.multiply(input, 1, { weight: { data: new Uint8Array(67), dtype: 'int8', outputs: 1, inputs: 64 }, output }), code);
-  t.throws(() => dense.multiply(input, 1, { weight: { data: new Uint8Array(68), dtype: 'int8', outputs: 1, inputs: 33 }, output }), code);
-  t.throws(() => dense.multiply(input, 1, { weight: { data: new Uint16Array(68), dtype: 'int8', outputs: 1, inputs: 64 }, output }), code);
+test('rows of no whole blocks, and places of another length, are not quantized', (t) => {
   t.throws(() => native().quantizeRows(new Float32Array(31), new Uint8Array(34)), { code: 'KV_INTERNAL' });
   t.throws(() => native().quantizeRows(new Float32Array(64), new Uint8Array(35)), { code: 'KV_INTERNAL' });
-  t.is(output[0], 7);
 });
 
 test('int8 weights are refused on a device, by what is possible there', (t) => {

@@ -136,13 +136,3 @@ for (const [name, { script, status, stdout }] of Object.entries(endings)) {
     t.deepEqual({ status: ended.status, stdout: ended.stdout, stderr: ended.stderr }, { status, stdout, stderr: '' });
   });
 }
-
-test('what is no option is refused', async (t) => {
-  for (const wrong of [{}, { tokenizer: {} }, { tokenizer, minBackgroundCharacters: 0 }]) {
-    t.throws(() => new BackgroundTokenizer(wrong as never), { code: 'KV_INVALID_OPTION' });
-  }
-  t.throws(() => new BackgroundTokenizer({ tokenizer, least: 1 } as never), { code: 'KV_UNKNOWN_OPTION' });
-  await using background = new BackgroundTokenizer({ tokenizer });
-  await t.throwsAsync(background.encode('a', { signal: {} as AbortSignal }), { code: 'KV_INVALID_OPTION' });
-  await t.throwsAsync(background.encode('a', { specialTokens: 'drop' as 'text' }), { code: 'KV_INVALID_OPTION' });
-});

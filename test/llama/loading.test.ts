@@ -10,7 +10,7 @@ import { Worker } from 'node:worker_threads';
 import test, { type ExecutionContext } from 'ava';
 
 import type { Weight } from 'virtual-kv';
-import { LlamaModel, type LlamaLoadOptions } from 'virtual-kv/llama';
+import { LlamaModel } from 'virtual-kv/llama';
 
 import { Random } from '#internal/base/random.js';
 import { parseLlamaConfig } from '#internal/llama/config.js';
@@ -92,15 +92,6 @@ slow('loads models on threads and in processes')('a folder that cannot be loaded
     const expected = t.throws(() => new LlamaModel(folder), { code: 'KV_MODEL_INVALID' });
     await t.throwsAsync(LlamaModel.load(folder), { code: 'KV_MODEL_INVALID', message: expected.message });
   }
-});
-
-test('what is no option is refused before a thread starts', async (t) => {
-  const wrong: readonly (readonly [unknown, unknown, string])[] = [
-    [5, {}, 'KV_INVALID_OPTION'], [undefined, {}, 'KV_INVALID_OPTION'], [Symbol('path'), {}, 'KV_INVALID_OPTION'], [original, { weights: 'int4' }, 'KV_INVALID_OPTION'],
-    [original, { signal: {} }, 'KV_INVALID_OPTION'], [original, { signal: true }, 'KV_INVALID_OPTION'], [original, { threads: 0 }, 'KV_INVALID_OPTION'],
-    [original, { instructions: 'mmx' }, 'KV_INVALID_OPTION'], [original, { thread: 1 }, 'KV_UNKNOWN_OPTION'],
-  ];
-  for (const [model, options, code] of wrong) await t.throwsAsync(LlamaModel.load(model as string, options as LlamaLoadOptions), { code });
 });
 
 test('a load that is given up ends with KV_ABORTED, and the next one is as any', async (t) => {

@@ -5,7 +5,7 @@ import test, { type ExecutionContext } from 'ava';
 import { countPages, native, type NativeCache } from '#internal/device/native.js';
 
 import { drivers, pageBytes } from '../helpers/cache.js';
-import { NativeCaches, type NativeCachesOptions } from '../helpers/native-caches.js';
+import { NativeCaches, type NativeCachesOptions, type NativeSet } from '../helpers/native-caches.js';
 
 function open(t: ExecutionContext, options: Partial<NativeCachesOptions> = {}): NativeCaches {
   return new NativeCaches(t, { pages: 200, tensors: [2, 1, 3], slots: 4, mapper: true, ...options });
@@ -65,6 +65,26 @@ test('one cache drops its requests, and the others keep theirs', async (t) => {
   }
   bench.close();
 });
+
+for (const drop of ['cancel', 'quiesce'] as const) {
+  test(`a row at hand that is dropped by ${drop} is the last of its slot`, async (t) => {
+    const bench = open(t, { tensors: [4] });
+    const [{ cache, rows }] = bench.sets as [NativeSet];
+    bench.device!.setLatencyNs('cuMemMap', 20_000_000); // of four in a row
+    let dropped = 0;
+    for (let round = 0; round < 4; round += 1) {
+      const before = bench.device!.callCounts().cuMemMap;
+      cache.request(Int32Array.of(0, 6), 1);
+      while (bench.device!.callCounts().cuMemMap === before) await new Promise(setImmediate);
+      cache[drop](0);
+      dropped += rows[0] === 1 ? 1 : 0;
+      t.true(cache.mapperState().isIdle, 'no other row is asked for');
+      cache.shrink(0, 0);
+    }
+    t.log(`${dropped} of 4 were at hand`);
+    bench.close();
+  });
+}
 
 test('a failure is told by the cache whose row it was', async (t) => {
   const bench = open(t, { pages: 20 });

@@ -76,10 +76,7 @@ test('the layout and the page size do not change a key', async (t) => {
   t.is(keys.size, 1);
 });
 
-cacheTest('wrong arguments are refused', { model: tinyModel }, (t, { cache }) => {
-  t.throws(() => cache.prefixes.externalKeys({}, 4), { code: 'KV_INVALID_OPTION' });
-  t.throws(() => cache.prefixes.externalKeys(prompt, 0), { code: 'KV_INVALID_OPTION' });
-  t.throws(() => cache.prefixes.externalKeys({ ...prompt, tokens: [-1] }, 4), { code: 'KV_INVALID_OPTION' });
+cacheTest('a closed cache names no block', { model: tinyModel }, (t, { cache }) => {
   cache.close();
   t.throws(() => cache.prefixes.externalKeys(prompt, 4), { code: 'KV_CLOSED' });
 });

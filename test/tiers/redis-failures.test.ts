@@ -3,6 +3,7 @@
 
 import { createServer, type AddressInfo } from 'node:net';
 import { once } from 'node:events';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { isKvError, type Tier } from 'virtual-kv';
 
@@ -48,6 +49,25 @@ redisTest('a store that is killed in the middle of reads and writes gives exact 
   const { breaker, problem, breakerOpens } = tier.statistics();
   t.deepEqual({ breaker, problem }, { breaker: 'closed', problem: '' });
   t.true(Number(breakerOpens) >= 3);
+});
+
+redisTest('a master that becomes a replica refuses many writes at once without a warning, and takes them when it is one again', async (t) => {
+  const server = await RedisServer.start(t);
+  const warnings: string[] = [];
+  const hear = ({ message }: Error): void => { warnings.push(message); };
+  process.on('warning', hear);
+  t.teardown(() => process.off('warning', hear));
+  const namespace = namespaceOf(t);
+  const tier = await openTier(t, namespace, { url: server.url, name: t.title, breaker: { ...quick, failures: 64 }, concurrentWrites: 32 });
+  const blocks = blocksOf(namespace, 32, 2);
+  await server.client.call('REPLICAOF', '127.0.0.1', '1');
+  const ends = await Promise.all(blocks.map(({ record, payload }) => tier.put(record, payload)));
+  t.deepEqual([...new Set(ends.map((end) => !end.isStored && end.reason))], ['failed']);
+  await server.client.call('REPLICAOF', 'NO', 'ONE');
+  const { record, payload } = blocks[0]!;
+  for (let isStored = false; !isStored; await nextTurn()) ({ isStored } = await tier.put(record, payload)); // it connects again
+  t.is(await read(tier, blocks[0]!), 'exact');
+  t.deepEqual(warnings, []);
 });
 
 redisTest('a store that stands still costs the time limits, then nothing; what it answers too late is not used', async (t) => {

@@ -209,12 +209,6 @@ redisTest('a database that the store does not have is refused, and nothing is wr
   t.is(await server.client.dbsize(), 1);
 });
 
-test('nodes of a cluster with a database are refused before anything is connected', (t) => {
-  const message = /a cluster has only 0(?!.*secret)/;
-  t.throws(() => redisTier({ nodes: ['redis://a', 'redis://:secret@b/3'] }), { code: 'KV_INVALID_OPTION', message });
-  t.notThrows(() => redisTier({ nodes: ['redis://a/0', 'redis://b'] }));
-});
-
 redisTest('a user whom the store does not know is refused, also where it is open to all', async (t) => {
   const server = await RedisServer.start(t);
   const url = `redis://someone:wrong@127.0.0.1:${server.port}`;

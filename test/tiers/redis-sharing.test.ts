@@ -7,8 +7,6 @@ import * as path from 'node:path';
 import { Redis } from 'ioredis';
 import test, { type ExecutionContext } from 'ava';
 
-import { redisTier } from 'virtual-kv';
-
 import type { MadeBlock } from '#internal/tiers/contract-store.js';
 import { clusterAt, loadClientPackage } from '#internal/tiers/redis/redis-client.js';
 import { RedisServer } from '../helpers/redis-server.js';
@@ -135,23 +133,6 @@ redisTest('a client of ioredis names the store as one of iovalkey does; its key 
   t.is(await tier.find([block.record.key]), 1);
   t.is(client.status, 'wait', 'the client itself is not used');
   t.deepEqual(await client.keys('*'), [`mine:${keyOf(namespace, block)}`]);
-});
-
-test('options that make no sense are refused before anything is connected', (t) => {
-  const refuse = (options: object, message: RegExp): void => {
-    const error = t.throws(() => redisTier(options as never), undefined, JSON.stringify(options));
-    t.regex(error.message, message);
-    t.false(/secret/.test(error.message));
-  };
-  refuse({}, /`client` must be the only one of `client`, `url` and `nodes`/);
-  refuse({ url: 'redis://a', nodes: ['redis://b'] }, /only one/);
-  refuse({ nodes: [] }, /`nodes` must be at least one address/);
-  refuse({ client: {} }, /a `Redis` or `Cluster` of iovalkey or ioredis/);
-  for (const url of ['http://:secret@host', 'redis://:secret@host/x', 'redis://:secret@host?maxRetries=1', 'redis://', 'redis://:%secret@host']) refuse({ url }, /`url` must be an address such as/);
-  refuse({ nodes: ['redis://a', 'ftp://secret@b'] }, /`nodes\[1\]` must be an address/);
-  refuse({ url: 'redis://a', ttlSecond: 1 }, /Did you mean `ttlSeconds`/);
-  refuse({ url: 'redis://a', breaker: { failures: 0 } }, /`breaker\.failures` must be/);
-  refuse({ url: 'redis://a', damaged: 'remove' }, /`damaged` must be 'delete' or 'keep'/);
 });
 
 test('a store of several nodes is named without its password', (t) => {

@@ -126,6 +126,7 @@ export function loadClientPackage(load: (name: string) => unknown = createRequir
 const longestRetryMs = 2_000;
 
 function nodeOptions(connectTimeoutMs: number): object {
+  let isLeaving = false; // ends the connection once, however many replies say so
   return {
     connectTimeout: connectTimeoutMs, connectionName: 'virtual-kv', disconnectTimeout: 100, lazyConnect: true,
     monitor: false,
@@ -135,13 +136,22 @@ function nodeOptions(connectTimeoutMs: number): object {
     enableOfflineQueue: false, autoResendUnfulfilledCommands: false, maxRetriesPerRequest: 0,
     commandTimeout: undefined, socketTimeout: undefined, // the tier's own limits
     protocol: 2, replyMapping: 'legacy', stringNumbers: false, // what replies are guarded and checked as
-    retryStrategy: (attempt: number) => Math.min(25 * 2 ** attempt, longestRetryMs),
-    reconnectOnError: (error: Error) => error.message.startsWith('READONLY'), // a master that became a replica
+    retryStrategy: (attempt: number) => {
+      isLeaving = false;
+      return Math.min(25 * 2 ** attempt, longestRetryMs);
+    },
+    reconnectOnError: (error: Error) => { // a master that became a replica: the address may be another's by now
+      const isFirst = !isLeaving && error.message.startsWith('READONLY');
+      isLeaving ||= isFirst;
+      return isFirst;
+    },
   };
 }
 
 function clusterOptions(connectTimeoutMs: number, redisOptions: object | undefined): object {
-  const { retryStrategy: _retry, ...node } = nodeOptions(connectTimeoutMs) as { retryStrategy: unknown };
+  // A node that became a replica says itself where its slots are.
+  const { retryStrategy: _retry, reconnectOnError: _reconnect, ...node } =
+    nodeOptions(connectTimeoutMs) as Record<'retryStrategy' | 'reconnectOnError', unknown>;
   return {
     lazyConnect: true, enableOfflineQueue: false, enableAutoPipelining: false, scaleReads: 'master',
     slotsRefreshTimeout: connectTimeoutMs,

@@ -4,8 +4,7 @@
 import type { IndexedTexts } from '#internal/prefix/prefix-index.js';
 import type { KvCache } from 'virtual-kv';
 import { ExactRows } from './exact-rows.js';
-import type { PhysicalPages } from './physical-pages.js';
-import type { RowMirror } from './row-mirror.js';
+import type { SharedRows } from './shared-rows.js';
 
 /** Texts of this priority are pinned. */
 export const pinnedLevel = 9;
@@ -24,14 +23,12 @@ interface LinkedPath {
 
 export class PinnedTexts {
   readonly #cache: KvCache;
-  readonly #memory: PhysicalPages;
-  readonly #mirror: RowMirror;
+  readonly #rowsOfSlots: SharedRows;
   #texts: { readonly text: readonly number[]; readonly domain: string }[] = [];
 
-  constructor(cache: KvCache, memory: PhysicalPages, mirror: RowMirror) {
+  constructor(cache: KvCache, rowsOfSlots: SharedRows) {
     this.#cache = cache;
-    this.#memory = memory;
-    this.#mirror = mirror;
+    this.#rowsOfSlots = rowsOfSlots;
   }
 
   /** A sequence with this text was released. */
@@ -74,16 +71,10 @@ export class PinnedTexts {
         const { tokens, from, to } = prompt;
         if (domain !== prompt.domain || text.length <= from || text.length > to || text.some((token, at) => token !== tokens[at])) continue;
       }
-      const { slots, row } = this.#mirror.placeOf(id);
-      const names: (bigint | string)[] = Array.from({ length: layout.pagesPerRow }, (_, page) => `${id}: ${page}`);
-      for (const slot of slots) {
-        let at = 0;
-        this.#memory.visit(this.#memory.addressesOfSlot(slot), row, row + 1, (page) => {
-          if (page !== undefined) names[at] = page;
-          at += 1;
-        });
+      const mapped = this.#rowsOfSlots.pagesOf(id);
+      for (let page = 0; page < layout.pagesPerRow; page += 1) {
+        pages.add(mapped.find((of) => of[page] !== undefined)?.[page] ?? `${id}: ${page}`);
       }
-      for (const name of names) pages.add(name);
     }
     return pages;
   }

@@ -2,23 +2,9 @@
 
 import test from 'ava';
 
-import { evictionPolicies } from '#internal/prefix/index.js';
 import { KvCache, lru, type EvictionPolicyFactory } from 'virtual-kv';
 
 import { assertNothingLeft, cacheOptions, openDriver } from '../../helpers/cache.js';
-
-for (const [name, make] of Object.entries(evictionPolicies)) {
-  test(`${name} that was not called is refused, and so is its name`, (t) => {
-    const { driver, device } = openDriver({});
-    for (const policy of [make, name]) {
-      t.throws(() => new KvCache({ ...cacheOptions({}, driver), prefixCache: { policy: policy as never } }), {
-        code: 'KV_INVALID_OPTION', message: new RegExp(`^\`prefixCache\\.policy\` must be .* Call it: \`policy: ${name}\\(\\)\`\\.$`),
-      });
-    }
-    new KvCache({ ...cacheOptions({}, driver), prefixCache: { policy: make() } }).close();
-    assertNothingLeft(t, driver, device);
-  });
-}
 
 const broken: Readonly<Record<string, { readonly policy: EvictionPolicyFactory; readonly message: RegExp }>> = {
   'returns nothing': { policy: () => undefined as never, message: /^`prefixCache\.policy` must be a function that returns .*; it returned undefined\.$/ },

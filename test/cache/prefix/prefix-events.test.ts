@@ -198,19 +198,6 @@ cacheTest('without the option nothing is published', {}, async (t, bench) => wit
   t.deepEqual(router.events, []);
 }));
 
-test('wrong options of events are refused', async (t) => {
-  for (const [events, option] of [
-    [true, 'prefixCache.events'], [{ blockTokens: 0 }, 'prefixCache.events.blockTokens'], [{ label: '' }, 'prefixCache.events.label'],
-    [{ includesTokens: 1 }, 'prefixCache.events.includesTokens'],
-  ] as const) {
-    const error = await t.throwsAsync(() => withCache(t, { prefixCache: { events: events as object } }, () => undefined));
-    t.like(error, { code: 'KV_INVALID_OPTION', details: { option } });
-  }
-  t.throws(() => prefixBlockKeys({}), { code: 'KV_INVALID_OPTION' });
-  t.throws(() => prefixBlockKeys({ tokens: [1], blockTokens: 0 }), { code: 'KV_INVALID_OPTION' });
-  t.throws(() => prefixBlockKeys({ tokens: [1], blokTokens: 4 } as object), { code: 'KV_UNKNOWN_OPTION' });
-});
-
 /** Random requests of a few tenants whose prompts often begin alike. */
 async function play(t: ExecutionContext, bench: CacheBench, random: Random, blockTokens: number, steps: number): Promise<void> {
   const { cache } = bench;

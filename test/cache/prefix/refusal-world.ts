@@ -11,7 +11,7 @@ import type { CacheBench } from '../../helpers/cache.js';
 import { ExactRows } from './exact-rows.js';
 import { PhysicalPages } from './physical-pages.js';
 import { PinnedTexts, pinnedLevel } from './pinned-texts.js';
-import { RowMirror } from './row-mirror.js';
+import { SharedRows } from './shared-rows.js';
 
 interface Live {
   readonly sequence: Sequence;
@@ -42,7 +42,7 @@ export class RefusalWorld {
   readonly #batch;
   readonly #texts: number[][] = [];
   readonly #isExact: boolean;
-  readonly #mirror: RowMirror;
+  readonly #shared: SharedRows;
   readonly #budgetPages: number;
   #live: Live[] = [];
   #retiring: { readonly addresses: readonly bigint[]; readonly step: number }[] = [];
@@ -61,8 +61,8 @@ export class RefusalWorld {
     this.#isExact = isExact;
     this.#memory = new PhysicalPages(bench.mock, bench.cache);
     this.#arithmetic = new ExactRows(bench.cache.layout);
-    this.#mirror = new RowMirror(bench.cache, this.#memory);
-    this.#pinned = hasPins ? new PinnedTexts(bench.cache, this.#memory, this.#mirror) : undefined;
+    this.#shared = new SharedRows(bench.cache, this.#memory);
+    this.#pinned = hasPins ? new PinnedTexts(bench.cache, this.#shared) : undefined;
     this.#batch = bench.cache.createBatch();
     this.#budgetPages = bench.pool().budgetPages;
   }
@@ -79,7 +79,7 @@ export class RefusalWorld {
     else if (roll < 0.995) this.#cache.prefixes.lookup({ tokens: this.#prompt() });
     else this.#cache.verify();
     this.#memory.hear();
-    this.#mirror.check();
+    this.#shared.check();
     this.#pinned?.check();
     for (const { sequence } of this.#live) {
       this.#expect(sequence.mappedRows >= this.#cache.layout.rowsFor(sequence.length), `${sequence.length} tokens have ${sequence.mappedRows} rows`);
@@ -91,7 +91,8 @@ export class RefusalWorld {
     this.#completeStep();
     for (const { sequence } of this.#live) sequence.release();
     this.#cache.prefixes.reset();
-    this.#expect(this.#mirror.size === 0, `${this.#mirror.size} numbers of rows are left of an empty cache`);
+    const { keptRows } = this.#cache.metrics;
+    this.#expect(keptRows === 0, `${keptRows} numbers of rows are left of an empty cache`);
   }
 
   #acquire(): void {

@@ -144,10 +144,3 @@ test('what a disk has from before counts for its tenant once a request of that u
   bench.cache.verify();
   await close(bench);
 });
-
-test('a bound that is no number of bytes is refused by name', (t) => {
-  t.throws(() => hostTier({ bytes: 2 ** 24, tenantBytes: 0 }), { code: 'KV_INVALID_OPTION', message: /tenantBytes/ });
-  t.throws(() => diskTier({ directory: 'x', bytes: 2 ** 24, tenantBytes: 4096.5 }), { code: 'KV_INVALID_OPTION', message: /tenantBytes/ });
-  const own = Object.assign(Object.create(hostTier({ bytes: 2 ** 24 })) as Tier, { tenantBytes: -1 });
-  t.throws(() => benchOf(t, [own]), { message: /tenantBytes/ });
-});
