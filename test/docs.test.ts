@@ -1,5 +1,6 @@
 import { spawnSync } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import * as path from 'node:path';
 
 import test from 'ava';
@@ -11,6 +12,7 @@ import { isKvError, layoutKinds, OnlineScheduler, type Sequence } from 'virtual-
 import { registerMetrics, registerServingMetrics } from 'virtual-kv/prometheus';
 
 import { cacheTest } from './helpers/cache.js';
+import { costly } from './runner/slow.js';
 
 const root = path.resolve(__dirname, '..');
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
@@ -194,6 +196,18 @@ for (const [file, heading] of [['docs/cache.md', 'A step'], ['docs/plan.md', 'In
     t.regex(stdout, /tokens/);
   });
 }
+
+costly('starts the program twice')('the program of docs/tiers.md finds after a restart what it computed before', (t) => {
+  const directory = mkdtempSync(path.join(tmpdir(), 'vkv-restart-'));
+  t.teardown(() => rmSync(directory, { recursive: true }));
+  const [, code] = /^\*\*A restart, whole\.\*\*.*?^```js\n(.*?)^```/ms.exec(read('docs/tiers.md'))!;
+  const program = code!.replace("'kv-store'", JSON.stringify(directory));
+  t.not(program, code);
+  for (const found of [0, 1_599]) {
+    const { stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '-e', program], { encoding: 'utf8', cwd: root });
+    t.is(stdout, `${found} of 1600 tokens were on the disk\n`, stderr);
+  }
+});
 
 cacheTest('the function of docs/cache.md for short memory preempts until the batch fits, and not without end', { rows: 4, slots: 4 }, (t, { cache }) => {
   const code = blockOf('docs/cache.md', 'When memory is short').replace(/^import .*$/m, '');

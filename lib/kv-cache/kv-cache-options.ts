@@ -203,8 +203,8 @@ export interface KvCacheOptions {
   readonly stream?: bigint | undefined;
   /**
    * Where the engine's work is when it commits without a fence. `queued`: it may go on, and is fenced: by `stream`, or
-   * without one by CUDA's legacy default stream, which comes after all streams but those that do not block. `awaited`:
-   * it is over. Default `queued`. Without meaning where the driver has no streams.
+   * without one by CUDA's legacy default stream, which waits for every other stream but those created as non-blocking.
+   * `awaited`: it is over. Default `queued`. Without meaning where the driver has no streams.
    */
   readonly work?: 'queued' | 'awaited' | undefined;
   /**

@@ -40,7 +40,7 @@ function draw(state: State): void {
   drawAge(state);
   drawQueue(state);
   drawTiers(state);
-  byId('whole-note').textContent = `A slot's strip is its addresses, ${count(layout.maxTokens)} tokens in ${bytes(layout.virtualBytes)} for all; memory is only where it is coloured. Choose a strip to follow its sequence.`;
+  byId('whole-note').textContent = `A strip is the addresses of a slot, ${count(layout.maxTokens)} tokens; all slots have ${bytes(layout.virtualBytes)} of addresses. Coloured parts have memory. Choose a strip to follow its sequence.`;
 }
 
 function showStatus(kind: 'live' | 'paused' | 'lost', text: string): void {

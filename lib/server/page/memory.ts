@@ -16,7 +16,7 @@ export function drawMemory(state: State): void {
   const { cache: { pool, pages, layout } } = state;
   const uncreated = Math.max(0, pool.budgetPages - pool.createdPages);
   const parts = [
-    ['running', 'running sequences', pages.running], ['cached', 'cached text in no use', pages.cached], ['mapped', 'mapped ahead, idle', pages.idle],
+    ['running', 'running sequences', pages.running], ['cached', 'cached text, unused now', pages.cached], ['mapped', 'mapped ahead, idle', pages.idle],
     ['ready', 'free', pool.freePages], ['quarantined', 'in quarantine', pool.quarantinedPages], ['none', 'not created', uncreated],
   ] as const;
   const total = Math.max(1, parts.reduce((sum, [, , value]) => sum + value, 0));
@@ -59,7 +59,7 @@ function drawCompared({ cache: { slots, pages, layout, windows } }: State): void
   }
   const fixed = layout.slots * layout.maxTokens * (tokenBytes + windows.reduce((sum, set) => sum + bytesOf(set), 0));
   const rows = [
-    ['running', 'mapped for those that run', pages.running * layout.pageBytes], ['paged', `paged, blocks of ${blockTokens}`, paged], ['static', 'static slots', fixed],
+    ['running', 'mapped by this cache', pages.running * layout.pageBytes], ['paged', `paged, blocks of ${blockTokens}`, paged], ['static', 'static slots', fixed],
   ] as const;
   const most = Math.max(1, ...rows.map(([, , value]) => value));
   byId('compared').replaceChildren(...rows.map(([name, title, value]) => element('li', {}, element('span', {}, title), element('b', {}, bytes(value)),
@@ -88,7 +88,7 @@ export function drawAge({ cache: { age, layout } }: State): void {
     return element('li', { title: `${counted(rows, 'row')}, ${size}: used ${at === 0 ? 'by the last request that ended' : `${names[at]!} requests ago`}` },
       element('b', {}, rows === 0 ? '' : count(rows)), svg, element('span', {}, names[at]!));
   }));
-  byId('age-note').textContent = `Rows of cached text in no use, by how many requests ended since it was used last; ${counted(age.requests, 'request')} so far.`;
+  byId('age-note').textContent = `Rows of cached text that no request uses, by the requests that ended since its last use; ${counted(age.requests, 'request')} so far.`;
 }
 
 /** The queue: a block for each request that waits, higher for longer prompts, darker the longer it waits. */
