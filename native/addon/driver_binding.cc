@@ -1,10 +1,13 @@
 #include "addon/driver_binding.h"
 
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "addon/arguments.h"
 #include "addon/context.h"
-#include "cuda/open_cuda.h"
+#include "cuda/driver_cuda.h"
+#include "cuda/loader.h"
 #include "host/driver_host.h"
 
 namespace vkv::addon {
@@ -33,7 +36,10 @@ Napi::Value OpenCuda(const Napi::CallbackInfo& info) {
   const bool has_path = !given.IsUndefined(1);
   const std::string path = has_path ? given.String(1) : std::string();
   std::unique_ptr<Driver> driver;
-  const Status status = given.ok() ? OpenCudaDriver(device, has_path ? path.c_str() : nullptr, driver) : given.status();
+  std::shared_ptr<cuda::CudaApi> api;
+  Status status = given.status();
+  if (status.ok()) status = cuda::LoadedCuda::Load(has_path ? path.c_str() : nullptr, api);
+  if (status.ok()) status = cuda::DriverCuda::Open(std::move(api), device, "cuda", driver);
   if (ThrowIfFailed(info.Env(), status, "cuda")) return info.Env().Undefined();
   return NativeDriver::Wrap(info.Env(), std::move(driver));
 }

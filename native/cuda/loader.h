@@ -3,7 +3,8 @@
 // Load finds libcuda.so.1 with dlopen and every entry point with cuGetProcAddress (12.0, then 11.3) or dlsym.
 // Of the driver it calls only cuGetProcAddress and, for an error's text, cuDriverGetVersion; DriverCuda calls
 // cuInit. The library is never closed, because the driver does not survive being unloaded
-// after use. Threads: Load from any; the table is immutable afterwards.
+// after use. Threads: Load from any; the table is immutable afterwards. Every Load fills a table of its own; the driver
+// library underneath is one for the process.
 #ifndef VKV_CUDA_LOADER_H_
 #define VKV_CUDA_LOADER_H_
 
