@@ -45,10 +45,12 @@ const waits: readonly Contract[] = [['timeoutMs', [-1]], ['signal', [{}]], ['tim
 const carried: readonly (readonly [string, readonly unknown[]])[] = [
   ['needs', [['hiden'], 'hidden']], ['handOver', [['x'], ['hidden', 'x'], [], 3]],
 ];
+/** What is handed over without being carried. */
+const notCarried = [true, ['hidden']].map((handOver) => ({ tokens: [1], maxNewTokens: 1, needs: [], handOver }));
 const lists: readonly Contract[] = [
   ['', [undefined, 3, { tokens: [1], maxNewTokens: 1 }]], ['0.0', [null, undefined, 'text']],
   ['0.0.tokens', [[], [1, 7]]], ['0.0.maxNewTokens', [0]],
-  ['0.0.urgency', [256]], ...carried.map(([name, values]): Contract => [`0.0.${name}`, values]),
+  ['0.0.urgency', [256]], ...carried.map(([name, values]): Contract => [`0.0.${name}`, values]), ['0.0', notCarried],
   ['0.0.temperature', [1], unknown, /`requests\[0\]\.temperature`.*`requests\[0\]\.sampler: randomSampler/],
 ];
 const shape = 'KV_INVALID_SHAPE';
@@ -203,7 +205,7 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
   'EncoderHold.new': [['0', [{}]]],
   'NaiveScheduler.new': engines, 'OfflineScheduler.new': engines, 'OnlineScheduler.new': engines,
   'NaiveScheduler.run': lists, 'OfflineScheduler.run': lists,
-  'OnlineScheduler.submit with side tensors': carried,
+  'OnlineScheduler.submit with side tensors': [...carried, ['', notCarried]],
   'OnlineScheduler.submit': [
     ...misspelt, ['temperature', [0], unknown, /Did you mean `sampler: greedy`\?$/],
     ['tokens', [[1, 2, 7]], invalid, /tokens\[2\]/],
