@@ -109,8 +109,9 @@ function readInputs(owner: string, inputs: unknown, length: number, maxTokens: n
 function readRows(given: unknown, place: FieldPlace, maxTokens: number, width: number): GivenRows {
   const { owner, option } = place;
   if (typeof given !== 'object' || given === null) throw wrong('type', place, 'rows: `{ at, rows }`', given);
-  const { at, rows } = given as Partial<GivenRows>;
+  const { at } = given as Partial<GivenRows>;
   checkInteger(owner, `${option}.at`, at, 0, maxTokens - 1);
+  const { rows } = given as Partial<GivenRows>;
   const own = { owner, option: `${option}.rows` };
   const expected = `a Float32Array of whole rows of ${formatNumber(width)} floats, the model's hidden size`;
   if (!isFloat32Array(rows)) throw wrong('type', own, expected, rows);

@@ -58,6 +58,8 @@ export class CacheTiers {
     this.#report = report;
     this.#ready = parts.set.open();
     this.#ready.catch(report);
+    // A tier of the user's that never opens does not keep text from the others.
+    parts.demotions.await(this.#isOver(this.#ready.catch(() => { /* those that have opened get it */ })));
   }
 
   /** Parts of stored text for sequences that are given no more. @internal */
@@ -255,12 +257,16 @@ export class CacheTiers {
 
   /** Waits for something that calls tiers, as long as they answer; else notes those that do not. */
   async #untilSilence(work: Promise<unknown>): Promise<void> {
-    const { all } = this.#parts.set;
-    const { clock } = this.#parts.promotions;
-    if (await isOverBeforeSilence(work, all.map(({ calls }) => calls), this.#closeTimeoutMs, clock)) return;
-    for (const { tier: { name }, calls: { underWay } } of all) {
+    if (await this.#isOver(work)) return;
+    for (const { tier: { name }, calls: { underWay } } of this.#parts.set.all) {
       if (underWay > 0) this.#silent.set(name, Math.max(underWay, this.#silent.get(name) ?? 0));
     }
+  }
+
+  /** Resolves whether it ended before tiers were silent for too long. */
+  #isOver(work: Promise<unknown>): Promise<boolean> {
+    const { set, promotions } = this.#parts;
+    return isOverBeforeSilence(work, set.all.map(({ calls }) => calls), this.#closeTimeoutMs, promotions.clock);
   }
 }
 

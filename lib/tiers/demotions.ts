@@ -33,6 +33,8 @@ export class Demotions {
    */
   #postponed: FinishedText[] = [];
   #running: Promise<void> | undefined;
+  /** Nothing is stored before: tiers that are opening would not get it. */
+  #opened: Promise<unknown> = Promise.resolve();
   #isOver = false;
   /** 1: a text is being stored. */
   #underWay = 0;
@@ -48,6 +50,11 @@ export class Demotions {
     finished.listen(() => {
       this.#wake();
     });
+  }
+
+  /** Tiers are opening, until this is over, which does not reject. Before the first text. */
+  await(opened: Promise<unknown>): void {
+    this.#opened = opened;
   }
 
   /** Finished texts that wait to be stored, those to be tried again among them. */
@@ -108,7 +115,7 @@ export class Demotions {
   #wake(): void {
     if (this.#running !== undefined || this.#isOver) return;
     // Not in the middle of the release that brought the text.
-    this.#running = Promise.resolve().then(() => this.#run()).finally(() => {
+    this.#running = this.#opened.then(() => this.#run()).finally(() => {
       this.#running = undefined;
       if (this.#finished.count > 0) this.#wake();
     });

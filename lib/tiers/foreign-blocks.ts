@@ -40,7 +40,7 @@ export class ForeignBlocks {
     let waitedMs = 0;
     let unasked: Unasked | undefined;
     for (const open of this.#tiers.all) {
-      if (open.state === 'failed') unasked ??= 'unreachable';
+      if (open.state === 'failed' || open.state === 'opening') unasked ??= 'unreachable';
       if (!open.canFind) continue;
       const keys = this.#tiers.keys.ofText(domain, text, this.#tiers.names);
       // What it has may lead on to blocks that are known, and behind these there may be more.

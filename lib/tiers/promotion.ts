@@ -13,7 +13,8 @@ export const promotionEnds =
  * Why no more came: `complete`: all that is stored is on the device · `deadline`, `aborted`: it was ended before, by
  * the cache's closing also · `recompute-cheaper`: loading would take longer than computing, as measured, or a tier did
  * not say in time what others have stored there · `no-memory`: the device has no room that is not in use · `corrupt`:
- * what a tier has is not what was stored · `lost`: its store has dropped it · `unreachable`: a tier does not answer.
+ * what a tier has is not what was stored · `lost`: its store has dropped it · `unreachable`: a tier does not answer, or
+ * is opening.
  */
 export type PromotionEnd = (typeof promotionEnds)[number];
 

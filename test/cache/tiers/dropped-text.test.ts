@@ -195,6 +195,30 @@ test('a tier that is still opening has nothing of it once it is open', async (t)
   await close(bench);
 });
 
+for (const ends of ['opens', 'fails to open', 'never opens'] as const) {
+  test(`text that is finished while a tier opens is stored in all that are open once it ${ends}`, async (t) => {
+    const slow = ends === 'opens' ? new GatedTier('slow') : new PlainTier('slow');
+    let fail = (): void => {};
+    if (ends === 'fails to open') slow.open = () => new Promise((_, reject) => { fail = () => { reject(new Error('mine')); }; });
+    if (ends === 'never opens') slow.open = () => new Promise(() => {});
+    const quick = new PlainTier('quick');
+    const bench = benchOf(t, [quick, slow], { prefixCache: { tierCloseTimeoutMs: ends === 'never opens' ? 20 : 60_000 } });
+    const { prefixes } = bench.cache;
+    const tiers = prefixes.tiers!;
+    serve(bench, one, 3);
+    t.is((await prefixes.promote({ tokens: other })).end, 'unreachable');
+    if (slow instanceof GatedTier) slow.release();
+    fail();
+    await tiers.settled();
+    t.is(quick.blocks.size, 10);
+    t.is(slow.blocks.size, ends === 'opens' ? quick.blocks.size : 0);
+    t.is(tiers.metrics().droppedTexts, 0);
+    if (ends === 'never opens') await t.throwsAsync(tiers.close(), { code: 'KV_TIER_STALLED' });
+    else await tiers.close();
+    bench.cache.close();
+  });
+}
+
 test('a store that others share loses the whole blocks of a dropped text, also those that this cache has not heard of', async (t) => {
   const shared = new PlainTier('shared');
   const find = function find(this: PlainTier, keys: readonly string[]): Promise<number> {
