@@ -407,8 +407,7 @@ export class SideTensor {
 
   /**
    * Evicts the page that was used longest ago of those that end a text, or where all ends are in use, the end of one
-   * whose start is not. False: no such text has a page that no
-   * sequence has.
+   * whose start is not. False: no such text has a page that no sequence has.
    */
   evict(text: EvictedText): boolean {
     const page = this.#victim(text);

@@ -58,8 +58,8 @@ export class CacheTiers {
     this.#report = report;
     this.#ready = parts.set.open();
     this.#ready.catch(report);
-    // A tier of the user's that never opens does not keep text from the others.
-    parts.demotions.await(this.#isOver(this.#ready.catch(() => { /* those that have opened get it */ })));
+    // Where a tier of the user's never opens, the others get texts once it has been silent for too long.
+    parts.demotions.startAfter(this.#isOver(this.#ready.catch(() => { /* those that have opened get it */ })));
   }
 
   /** Parts of stored text for sequences that are given no more. @internal */

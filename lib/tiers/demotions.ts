@@ -33,7 +33,7 @@ export class Demotions {
    */
   #postponed: FinishedText[] = [];
   #running: Promise<void> | undefined;
-  /** Nothing is stored before: tiers that are opening would not get it. */
+  /** Texts are stored after it: a tier that is still opening would not get them. */
   #opened: Promise<unknown> = Promise.resolve();
   #isOver = false;
   /** 1: a text is being stored. */
@@ -52,8 +52,8 @@ export class Demotions {
     });
   }
 
-  /** Tiers are opening, until this is over, which does not reject. Before the first text. */
-  await(opened: Promise<unknown>): void {
+  /** Stores texts once `opened` is over, which does not reject. Called before the first text is finished. */
+  startAfter(opened: Promise<unknown>): void {
     this.#opened = opened;
   }
 
