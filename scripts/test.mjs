@@ -60,22 +60,12 @@ const child = spawn(process.execPath, [...preload, path.join(root, 'node_modules
 // AVA gets it too, and says which tests are pending.
 process.on('SIGINT', () => { /* until AVA has ended */ });
 
-// AVA's own limit rings once: after a test that asked for more time than it, a test that hangs would hang for ever.
-const longestSilenceMs = 15 * 60_000;
-const silence = setTimeout(() => {
-  if (process.env.VKV_TEST_TIMEOUT !== undefined) return; // that long is asked for
-  console.log(`virtual-kv: no test has ended for ${longestSilenceMs / 60_000} minutes; interrupting the run.`);
-  child.kill('SIGINT');
-}, longestSilenceMs);
-
 let output = '';
 child.stdout.setEncoding('utf8').on('data', (text) => {
-  silence.refresh();
   process.stdout.write(text.replace(/^ +at async .*\/ava\/lib\/runner\.js.*\n/gm, '')); // a line for each test before
   output += text;
 });
 child.on('close', (code) => {
-  clearTimeout(silence);
   clearInterval(speedometer);
   rmSync(temporary, { recursive: true, force: true, maxRetries: 3 });
   const { passed, failed, skipped } = readSummary(output);
@@ -104,7 +94,7 @@ function chosenTests() {
 /** What failed once more, behind the costs: whoever reads a log's last lines alone learns which tests, and how the first. */
 function describeFailures(text) {
   const lines = stripVTControlCharacters(text).split('\n');
-  const failed = lines.filter((line) => /^ *[✘✖×] /.test(line));
+  const failed = lines.filter((line, at) => /^ *[✘✖×] /.test(line) || /^ *\d+ tests were pending in /.test(lines[at - 2])); // of a process, the one it hangs in
   const first = lines.slice(lines.findLastIndex((line) => line.trim() === '─') + 1).filter((line) => line.trim() !== '');
   return failed.length === 0 ? [] : ['Failed:', ...failed, ...first.slice(0, 25)];
 }

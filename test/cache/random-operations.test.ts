@@ -39,7 +39,6 @@ const worlds: Readonly<Record<string, BenchOptions>> = {
 for (const [name, options] of Object.entries(worlds)) {
   const seed = seedOf(name);
   test.serial(`${operations} operations agree with the model, seed ${seed} (${name})`, async (t) => {
-    t.timeout(300_000);
     t.log(`VKV_TEST_SEED=${seed}`);
     const bench = new CacheBench(t, options);
     const world = new RandomWorld(bench, new Random(seed));

@@ -74,7 +74,6 @@ for (const on of ['mock', 'host'] as const) {
     const seed = seedOf(`hostile ${on} ${group} ${sampleSeed}`);
     const of = names.filter((_, at) => at % groups.length === group);
     dear(`calls refuse wrong arguments, or do what was asked (${on}, group ${group + 1} of ${groups.length}, seed ${seed}): ${of[0]} …`, async (t) => {
-      t.timeout(60 * 60_000);
       t.deepEqual(await run(of, on, seed), { code: 0, signal: null, errors: '', last: undefined }, `seed ${seed}, exports ${of.join(' ')}`);
     });
   }

@@ -26,7 +26,6 @@ interface Report {
 
 /** What ptxas says of each kernel; fails where it refuses one. */
 async function assemble(t: ExecutionContext, ptx: string, architecture: number): Promise<readonly Report[]> {
-  t.timeout(900_000);
   const folder = mkdtempSync(path.join(tmpdir(), 'virtual-kv-'));
   t.teardown(() => rmSync(folder, { recursive: true }));
   const file = path.join(folder, 'kernels.ptx');

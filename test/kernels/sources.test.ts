@@ -12,7 +12,6 @@ const run = hasCompiler ? test : test.skip;
 const seed = seedOf('kernel sources');
 
 (hasCompiler ? slow('runs every thread of every kernel') : test.skip)(`every CUDA kernel does what its reference does, thread by thread (seed ${seed})`, (t) => {
-  t.timeout(300_000);
   const rounds = Math.max(2, Math.round((tier === 'release' ? 15 : 6) * scale));
   const lines = runProbe('kernels_probe', [String(seed), String(rounds)]);
   t.true(lines.length > 3);
@@ -20,7 +19,6 @@ const seed = seedOf('kernel sources');
 });
 
 run(`so does every CUDA kernel of the dense arithmetic, and a row is the same in any company (seed ${seed})`, (t) => {
-  t.timeout(300_000);
   const rounds = Math.max(2, Math.round((tier === 'release' ? 30 : 12) * scale));
   const lines = runProbe('dense_probe', [String(seed), String(rounds)]);
   t.true(lines.length > 8);
@@ -28,7 +26,6 @@ run(`so does every CUDA kernel of the dense arithmetic, and a row is the same in
 });
 
 (isGcc ? slow('runs every access of a warp') : test.skip)('no access of a warp to shared memory waits for a bank in prefill (needs GCC)', (t) => {
-  t.timeout(300_000);
   const lines = runProbe('banks_probe');
   t.is(lines.length, 9);
   for (const line of lines) t.regex(line, /^vkv_prefill_\w+ \d+ [1-9]\d{3,} 0$/, 'kernel, dim, accesses, turns of the worst beyond the fewest');

@@ -62,7 +62,6 @@ for (const [index, [name, { more, sizes }]] of Object.entries(layerKinds).entrie
   const seed = seedOf(`layer kinds ${name}`);
   const title = `${name}: 512 tokens are those of no cache, by any scheduler, layout and driver (seed ${seed})`;
   costly('each run is of another family, scheduler, layout and driver')(title, async (t) => {
-    t.timeout(600_000);
     const random = new Random(seed);
     const made = randomLlama(random, { ...base, ...sizes }, more);
     const folder = writeLlama(made);

@@ -20,7 +20,6 @@ import { scale } from '../runner/tier.js';
 const seed = seedOf('llama soak');
 
 test(`300 requests end with the right tokens or a typed error, and leave nothing (seed ${seed})`, async (t) => {
-  t.timeout(120_000 * Math.max(1, scale));
   const random = new Random(seed);
   const load = new LlamaLoad({ random, layers: [1, 2] });
   const { model, layout, plain } = load;

@@ -83,7 +83,6 @@ async function serve({ t, random, watched }: Run, scheduler: OnlineScheduler, re
 
 const seed = seedOf('serving truth');
 slow('runs models with every scheduler')(`what any scheduler reads and answers is what no cache computes (seed ${seed})`, async (t) => {
-  t.timeout(120_000 * Math.max(1, scale));
   const sums: Record<string, number> = { ties: 0 };
   for (let round = 0; round < Math.ceil(5 * scale); round += 1) {
     const random = new Random(mix32(seed, round));

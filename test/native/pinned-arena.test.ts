@@ -5,7 +5,6 @@ import test from 'ava';
 import { hasCompiler, runProbe } from '../helpers/native-probe.js';
 
 (hasCompiler ? test : test.skip)('a copy that is queued while others are waited for is waited for before its page is given back', (t) => {
-  t.timeout(120_000);
   t.deepEqual(runProbe('arena_probe'), [
     'page 0 is given back while a copy to page 2 is queued', 'waited', 'unregistered',
     'page 2 is given back', 'waited', 'unregistered',

@@ -99,7 +99,6 @@ slow('replays traces')('LRU of the index is not below block-LRU on the generated
 });
 
 testWithTrace('on Mooncake, whole, 3,000,000 tokens, LRU is not below block-LRU, and adaptive beats it', 'mooncake-synthetic.jsonl', async (t) => {
-  t.timeout(600_000);
   const requests = await mooncake(Infinity);
   const lru = compare(t, requests, 3_000_000);
   const adaptive = indexHits(requests, 3_000_000, 'adaptive');
@@ -142,7 +141,6 @@ for (const policy of evictionPolicyNames) {
 }
 
 testWithTrace('a replay of Mooncake one by one finds in its cache what the index alone finds', 'mooncake-synthetic.jsonl', async (t) => {
-  t.timeout(600_000);
   await compareWithReplay(t, await mooncake(500), 600_000, 'lru');
 });
 

@@ -177,7 +177,6 @@ test('options are checked before anything is opened', async (t) => {
 // scripts/replay-traces.mjs runs them, too; here their memory counts.
 if (tier === 'release') {
   testWithTrace('the Azure trace, whole, on host, sampled', 'azure-code.csv', async (t) => {
-    t.timeout(600_000);
     const { result } = await replay({ trace: new TraceReader({ source: traceFile('azure-code.csv') }), driver: 'host', verify: 'sampled' });
     t.like(result, {
       requests: 8_819, completedRequests: 8_819, refusedRequests: 0, skippedLines: 0, promptTokens: 18_059_974,
@@ -189,7 +188,6 @@ if (tier === 'release') {
   });
 
   testWithTrace('the Mooncake trace, whole, on host, sampled', 'mooncake-synthetic.jsonl', async (t) => {
-    t.timeout(600_000);
     const { result } = await replay({ trace: new TraceReader({ source: traceFile('mooncake-synthetic.jsonl') }), driver: 'host', verify: 'sampled' });
     t.like(result, {
       requests: 3_993, completedRequests: 3_993, refusedRequests: 0, skippedLines: 0, promptTokens: 61_194_628,
@@ -201,7 +199,6 @@ if (tier === 'release') {
 
 for (const [name, limit] of [['azure-code.csv', 400], ['mooncake-synthetic.jsonl', 60]] as const) {
   testWithTrace(`the first ${limit} requests of ${name}, on host, every token verified`, name, async (t) => {
-    t.timeout(600_000);
     const { result } = await replay({
       trace: new TraceReader({ source: traceFile(name) }), driver: 'host', verify: 'full', limit, model: SMALL, pageBytes: 65_536,
       memoryBytes: 128 * 2 ** 20,

@@ -25,7 +25,6 @@ test.before(() => {
 async function measure(
   t: ExecutionContext, part: 'side' | 'tiers', fault = '',
 ): Promise<{ status: number | string; rows: readonly Row[]; steps: readonly Row[]; complaint: string }> {
-  t.timeout(300_000);
   const folder = mkdtempSync(path.join(tmpdir(), 'virtual-kv-'));
   t.teardown(() => rmSync(folder, { recursive: true }));
   const file = path.join(folder, 'results.json');

@@ -22,7 +22,6 @@ import { scale, tier } from '../runner/tier.js';
 for (const on of drivers) {
   const seed = seedOf(`several-users-${on}`);
   slow('schedulers that share memory')(`several schedulers and an application share a cache, and every request ends (${on}, seed ${seed})`, async (t) => {
-    t.timeout(120_000 * Math.max(1, scale));
     const random = new Random(seed);
     const sums: Record<string, number> = {};
     for (let round = 0; round < Math.ceil(12 * scale); round += 1) await runOnce(t, on, random, sums);
@@ -34,7 +33,6 @@ for (const on of drivers) {
 for (const on of drivers) {
   const seed = seedOf(`two-caches-${on}`);
   slow('schedulers that share memory')(`schedulers on two caches of one pool wait for each other's memory, and every request is answered (${on}, seed ${seed})`, async (t) => {
-    t.timeout(120_000 * Math.max(1, scale));
     const random = new Random(seed);
     const sums: Record<string, number> = {};
     for (let round = 0; round < Math.ceil((tier === 'release' ? 25 : 12) * scale); round += 1) await runOnTwo(t, on, random, sums);

@@ -50,7 +50,6 @@ for (const { scheduler, together, groups, memory } of runs) {
     const caches: CacheSwitches = switches[which];
     const title = `every stage's output is the same to the last byte: ${scheduler}, caches ${which}, ${count} requests, seed ${seed}`;
     test(title, async (t) => {
-      t.timeout(30 * 60_000);
       const reference = await expectedOf(t);
       const pipeline = new StagePipeline({ scheduler, caches, memory, random: new Random(seed + 1) });
       let next = 0;

@@ -17,7 +17,6 @@ import { sampled, scale } from '../runner/tier.js';
 for (const on of sampled(drivers, 2)) {
   const seed = seedOf(`soak-${on}`);
   costly('a random world of requests')(`2,000 requests with cancellations, deadlines, preemptions and eviction (${on}, seed ${seed})`, async (t) => {
-    t.timeout(120_000 * Math.max(1, scale));
     const random = new Random(seed);
     const options = { on, model: smallModel, maxTokens: 200, rows: 14, slots: 6, layout: 'per-layer' as const };
     await withCache(t, options, async ({ cache }) => {

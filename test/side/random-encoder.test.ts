@@ -149,7 +149,6 @@ class RandomEncoders {
 const seed = seedOf('random encoder items');
 
 test(`${operations} random operations with slow encoders leave nothing behind, seed ${seed}`, async (t) => {
-  t.timeout(300_000);
   const world = new RandomEncoders(t, seed);
   await world.run();
   await world.drain();
@@ -166,7 +165,6 @@ test(`${operations} random operations with slow encoders leave nothing behind, s
 const modelSeed = seedOf('encoder items and their model');
 
 test(`${operations} random operations on an encoder cache do what the model says, seed ${modelSeed}`, async (t) => {
-  t.timeout(300_000);
   const random = new Random(modelSeed);
   const bench = new EncoderBench(12);
   const model = new EncoderModel(12);

@@ -63,7 +63,6 @@ for (const [name, { options, operations: most, ...world }] of Object.entries(wor
   const seed = seedOf(`prefixes ${name}`);
   const operations = Math.ceil(most * scale);
   test.serial(`${operations} operations on prefixes agree with the model, seed ${seed} (${name})`, (t) => {
-    t.timeout(300_000);
     t.log(`VKV_TEST_SEED=${seed}`);
     const bench = new CacheBench(t, options);
     const prefixes = new PrefixWorld(bench, new Random(seed), world);

@@ -58,7 +58,6 @@ const shapes: Readonly<Record<string, BenchOptions>> = {
 for (const [name, options] of Object.entries(shapes)) {
   const seed = seedOf(`refusals ${name}`);
   test.serial(`${operations} operations are refused only what does not fit, seed ${seed} (${name})`, (t) => {
-    t.timeout(3_000_000);
     t.log(`VKV_TEST_SEED=${seed}`);
     const bench = new CacheBench(t, options);
     const world = new RefusalWorld(bench, new Random(seed), options.mapper === 'off', options.prefixCache === pinning);

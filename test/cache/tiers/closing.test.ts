@@ -13,6 +13,7 @@ import { copied } from './copies-under-way.js';
 import { dropFromDevice, turn } from './device-index.js';
 import { PlainTier } from './plain-tier.js';
 import { benchOf, serve, textOf } from './tier-bench.js';
+import { timeLoadsBy } from './timed-loads.js';
 
 const blocks = 40;
 const tokens = blocks * 16;
@@ -39,8 +40,7 @@ class Scene {
   constructor(t: ExecutionContext, tiers: readonly Tier[], options: BenchOptions = {}) {
     this.bench = benchOf(t, tiers, options);
     const { now, timer } = this.#clock.options;
-    const inside = this.bench.cache.prefixes.tiers as unknown as { readonly timeLoadsBy: (clock: unknown) => void };
-    inside.timeLoadsBy({ now, after: (wake: () => void, delayMs: number) => timer(wake, delayMs) });
+    timeLoadsBy(this.bench.cache, { now, after: (wake: () => void, delayMs: number) => timer(wake, delayMs) });
   }
 
   get tiers() {

@@ -2,7 +2,7 @@
 
 import type { ExecutionContext } from 'ava';
 
-import type { Promotion } from 'virtual-kv';
+import type { KvCache, Promotion } from 'virtual-kv';
 
 import type { LoadClock } from '#internal/tiers/load-clock.js';
 import type { OpenTier } from '#internal/tiers/open-tier.js';
@@ -67,6 +67,11 @@ export class SharedTimedTier extends TimedTier {
   }
 }
 
+/** A cache measures loads, and waits for them, by this clock. */
+export function timeLoadsBy(cache: KvCache, clock: LoadClock): void {
+  (cache.prefixes.tiers as unknown as { timeLoadsBy(clock: LoadClock): void }).timeLoadsBy(clock);
+}
+
 export class TimedLoads {
   readonly bench: CacheBench;
   readonly tiers: readonly TimedTier[];
@@ -81,17 +86,13 @@ export class TimedLoads {
     const clock: LoadClock = { now: this.#clock.options.now, after: (wake, delayMs) => this.#clock.options.timer(wake, delayMs) };
     this.tiers = names.map((name) => make(name, clock));
     this.bench = benchOf(t, this.tiers);
-    this.#inside.timeLoadsBy(clock);
+    timeLoadsBy(this.bench.cache, clock);
     if (engineMs > 0) this.bench.cache.prefixes.tiers!.hasPrefilled(tokens, engineMs);
   }
 
   /** The tiers at work. */
   get opened(): readonly OpenTier[] {
-    return this.#inside.opened;
-  }
-
-  get #inside(): { readonly opened: readonly OpenTier[]; readonly timeLoadsBy: (clock: LoadClock) => void } {
-    return this.bench.cache.prefixes.tiers as never;
+    return (this.bench.cache.prefixes.tiers as unknown as { readonly opened: readonly OpenTier[] }).opened;
   }
 
   /** Text that tiers alone have. */
