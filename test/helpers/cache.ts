@@ -1,5 +1,6 @@
 // CacheBench: one cache in one test, on a driver of its own. It knows how to let a sequence compute tokens, counts driver
-// calls, makes calls of the layer below fail, and at the end closes everything and asserts that nothing is left.
+// calls, makes calls of the layer below fail, and at the end closes everything and asserts that nothing is left. It waits
+// for tiers as long as they take: who tests that it does not hands in a clock (`timeLoadsBy`).
 
 import { constants } from 'node:os';
 
@@ -11,6 +12,7 @@ import {
 import { MockDevice, type MockCall, type MockDeviceOptions } from 'virtual-kv/testing';
 
 import { nativeOf } from './native-of.js';
+import { standingClock, timeLoadsBy } from './patient.js';
 
 export const drivers = ['mock', 'host'] as const;
 export type DriverName = (typeof drivers)[number];
@@ -49,6 +51,7 @@ export class CacheBench {
       driver.close();
       throw error;
     }
+    if (this.cache.prefixes.tiers !== undefined) timeLoadsBy(this.cache, standingClock);
     this.#batch = this.cache.createBatch();
   }
 

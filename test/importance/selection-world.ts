@@ -5,21 +5,17 @@ import type { ExecutionContext } from 'ava';
 import { hostTier, KvCache, type Driver, type EvictionPolicyFactory, type KvCacheOptions, type SelectionOptions, type Sequence, type Tier, type TokenSelector } from 'virtual-kv';
 
 import type { Random } from '#internal/base/random.js';
-import type { LoadClock } from '#internal/tiers/load-clock.js';
 import { attentionScores, countAt } from '#internal/tiers/selection/selectors.js';
 import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { dropFromDevice } from '../cache/tiers/device-index.js';
 import { PlainTier } from '../cache/tiers/plain-tier.js';
-import { timeLoadsBy } from '../cache/tiers/timed-loads.js';
 import { randomLlama, removeFolder, withAlikeHeads, writeLlama, type LlamaSizes } from '../helpers/made-llama.js';
+import { standingClock, timeLoadsBy } from '../helpers/patient.js';
 import { PlainLlama, type PlainSelection } from '../helpers/plain-llama.js';
 
 export const sizes: LlamaSizes = { layers: 3, hidden: 24, intermediate: 40, queryHeads: 8, kvHeads: 4, headDim: 16, vocabularyTokens: 50 };
 export const MiB = 2 ** 20;
-
-/** Requests wait for tiers as long as it takes, on a slow machine too: what is computed in the meantime would not be selected. */
-const patient: LoadClock = { now: () => performance.now(), after: () => () => { /* nothing to cancel */ } };
 
 export interface SelectionWorldOptions extends Partial<Omit<KvCacheOptions, 'model' | 'pool' | 'driver' | 'prefixCache'>> {
   readonly tiers?: readonly Tier[];
@@ -90,7 +86,7 @@ export class SelectionWorld {
       model: this.model.shape(dtype), slots: 4, maxTokens: 512, memoryBudgetBytes: 2 ** 26, pageBytes: 65_536, layout: 'per-layer', driver: driver ?? 'host', ...options,
       prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'test', importance: { probeHeads }, poolRows, tenantRows, reorderAfter, ...(policy && { policy }) },
     });
-    timeLoadsBy(this.cache, patient);
+    timeLoadsBy(this.cache, standingClock); // what is computed meanwhile would not be selected
     this.engine = new LlamaEngine({ model: this.model, cache: this.cache });
     this.plain = new PlainLlama(made);
   }

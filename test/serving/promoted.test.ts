@@ -3,8 +3,10 @@
 
 import { hostTier, isKvError, OfflineScheduler, OnlineScheduler, type GenerationRequest, type KvCache, type Tier } from 'virtual-kv';
 
+import { processClock } from '#internal/tiers/load-clock.js';
 import { dropFromDevice, turn } from '../cache/tiers/device-index.js';
 import { cacheTest, drivers, type CacheBench } from '../helpers/cache.js';
+import { timeLoadsBy } from '../helpers/patient.js';
 import { PatternEngine } from './pattern-engine.js';
 import { assertAnswer, assertQuiet, collect, promptOf, resultOf, smallModel, type ServingBench } from './serving-bench.js';
 import { sampled } from '../runner/tier.js';
@@ -158,6 +160,7 @@ tieredTests('what a tier has lost is computed', async (serving) => {
 
 tieredTests('a tier that takes longer than the engine is not waited for', async (serving) => {
   const { t, cache, engine, held } = serving;
+  timeLoadsBy(cache, processClock);
   await demote(serving, request);
   for (let pass = 0; pass < 40; pass += 1) cache.prefixes.tiers!.hasPrefilled(1_000, 1); // it has become fast
   const scheduler = new OnlineScheduler({ cache, engine });

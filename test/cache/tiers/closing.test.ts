@@ -7,13 +7,14 @@ import test, { type ExecutionContext } from 'ava';
 
 import { hostTier, isKvError, type PrefixDrop, type Tier } from 'virtual-kv';
 
+import type { LoadClock } from '#internal/tiers/load-clock.js';
 import type { CacheBench, BenchOptions } from '../../helpers/cache.js';
+import { replaceProcessClock, timeLoadsBy } from '../../helpers/patient.js';
 import { SteppedClock } from '../../serving/stepped-clock.js';
 import { copied } from './copies-under-way.js';
 import { dropFromDevice, turn } from './device-index.js';
 import { PlainTier } from './plain-tier.js';
 import { benchOf, serve, textOf } from './tier-bench.js';
-import { timeLoadsBy } from './timed-loads.js';
 
 const blocks = 40;
 const tokens = blocks * 16;
@@ -38,9 +39,11 @@ class Scene {
   readonly #clock = new SteppedClock();
 
   constructor(t: ExecutionContext, tiers: readonly Tier[], options: BenchOptions = {}) {
-    this.bench = benchOf(t, tiers, options);
     const { now, timer } = this.#clock.options;
-    timeLoadsBy(this.bench.cache, { now, after: (wake: () => void, delayMs: number) => timer(wake, delayMs) });
+    const clock: LoadClock = { now, after: (wake, delayMs) => timer(wake, delayMs) };
+    replaceProcessClock(t, clock);
+    this.bench = benchOf(t, tiers, options);
+    timeLoadsBy(this.bench.cache, clock);
   }
 
   get tiers() {
@@ -151,7 +154,11 @@ for (const method of ['open', 'put', 'remove'] as const) {
     if (method !== 'open') await scene.tiers.ready();
     serve(scene.bench, textOf(64), 3);
     if (method === 'put') while (calls === 0) await turn();
-    else await scene.tiers.settled();
+    else {
+      const settled = scene.tiers.settled();
+      if (method === 'open') await scene.wait(1.2 * timeoutMs); // then texts are stored in those that are open
+      await settled;
+    }
     let dropped: PrefixDrop | undefined;
     const dropping = scene.bench.cache.prefixes.drop({ tokens: textOf(64) }).then((drop) => { dropped = drop; });
     await scene.wait(0.9 * timeoutMs);

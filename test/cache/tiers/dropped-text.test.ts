@@ -4,6 +4,8 @@ import test from 'ava';
 
 import { diskTier, hostTier, type Tier, type TierPut, type TierRemoval } from 'virtual-kv';
 
+import { processClock } from '#internal/tiers/load-clock.js';
+import { timeLoadsBy } from '../../helpers/patient.js';
 import { folderOf } from '../../helpers/temporary-folder.js';
 import { dropFromDevice, turn } from './device-index.js';
 import { PlainTier } from './plain-tier.js';
@@ -203,6 +205,7 @@ for (const ends of ['opens', 'fails to open', 'never opens'] as const) {
     if (ends === 'never opens') slow.open = () => new Promise(() => {});
     const quick = new PlainTier('quick');
     const bench = benchOf(t, [quick, slow], { prefixCache: { tierCloseTimeoutMs: ends === 'never opens' ? 20 : 60_000 } });
+    if (ends === 'never opens') timeLoadsBy(bench.cache, processClock);
     const { prefixes } = bench.cache;
     const tiers = prefixes.tiers!;
     serve(bench, one, 3);

@@ -5,7 +5,9 @@ import test from 'ava';
 
 import { hostTier, type KvCache, type Tier, type TierGet } from 'virtual-kv';
 
+import { processClock } from '#internal/tiers/load-clock.js';
 import type { LoadEstimate } from '#internal/tiers/load-estimate.js';
+import { timeLoadsBy } from '../../helpers/patient.js';
 import { PlainTier } from './plain-tier.js';
 import { benchOf, close, serve, textOf } from './tier-bench.js';
 import { dropFromDevice, turn } from './device-index.js';
@@ -50,6 +52,7 @@ test('a text is told by stretches: what lies on the device, in which tiers, in s
 test('why text was left in its tiers: the deadline, the estimate, memory, a tier that fails', async (t) => {
   const tier = new PlainTier('mine');
   const bench = benchOf(t, [tier], { memoryBudgetBytes: 3 * MiB });
+  timeLoadsBy(bench.cache, processClock);
   const { prefixes } = bench.cache;
   const tokens = textOf(1000);
   serve(bench, tokens, 3);

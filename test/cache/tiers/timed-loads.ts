@@ -2,11 +2,12 @@
 
 import type { ExecutionContext } from 'ava';
 
-import type { KvCache, Promotion } from 'virtual-kv';
+import type { Promotion } from 'virtual-kv';
 
 import type { LoadClock } from '#internal/tiers/load-clock.js';
 import type { OpenTier } from '#internal/tiers/open-tier.js';
 import type { CacheBench } from '../../helpers/cache.js';
+import { timeLoadsBy } from '../../helpers/patient.js';
 import { SteppedClock } from '../../serving/stepped-clock.js';
 import { copied, isCopying } from './copies-under-way.js';
 import { dropFromDevice, turn } from './device-index.js';
@@ -65,11 +66,6 @@ export class SharedTimedTier extends TimedTier {
     const missing = keys.findIndex((key) => !this.blocks.has(key));
     return missing < 0 ? keys.length : missing;
   }
-}
-
-/** A cache measures loads, and waits for them, by this clock. */
-export function timeLoadsBy(cache: KvCache, clock: LoadClock): void {
-  (cache.prefixes.tiers as unknown as { timeLoadsBy(clock: LoadClock): void }).timeLoadsBy(clock);
 }
 
 export class TimedLoads {
