@@ -8,6 +8,7 @@ import * as path from 'node:path';
 import { KvCache, OnlineScheduler } from 'virtual-kv';
 import { LlamaEngine, LlamaModel, LlamaTokenizer } from 'virtual-kv/llama';
 
+import { replaceProcessClock } from '../helpers/patient.js';
 import { runVkv, serveOnce } from './run-vkv.js';
 import { costly, slow } from '../runner/slow.js';
 
@@ -81,6 +82,7 @@ slow('starts the server')('`--kv-dtype` and `--results` are the type of K and V 
 });
 
 slow('starts the server')('`--disk`, `--host-tier` and `--layout`: the end stores what was answered, and the next start finds it', async (t) => {
+  replaceProcessClock(t);
   const folder = mkdtempSync(path.join(tmpdir(), 'vkv-disk-'));
   t.teardown(() => rmSync(folder, { recursive: true }));
   const parameters = ['--model', storyteller, '--slots', '2', '--max-tokens', '256', '--memory-bytes', '16MiB', '--layout', 'fused',

@@ -45,7 +45,7 @@ export async function assertTiersEmpty(t: ExecutionContext, cache: KvCache, shar
   // Memory that was lent to slower tiers comes back behind their writes.
   const own = (): TierMetrics[] => tiers.metrics().tiers.filter(({ name, state }) => state === 'open' && !shared.includes(name));
   const hasMemory = (): boolean => own().some((tier) => (tier.own?.bytes ?? 0) > 0);
-  for (let turns = 0; turns < 10_000 && hasMemory(); turns += 1) await setTimeout(1);
+  for (let turns = 0; turns < 300_000 && hasMemory(); turns += 1) await setTimeout(1);
   for (const { name, blocks, bytes, own: stored } of own()) {
     t.deepEqual({ blocks, bytes, own: stored?.blocks, ownBytes: stored?.bytes }, { blocks: 0, bytes: 0, own: 0, ownBytes: 0 }, name);
   }

@@ -173,7 +173,7 @@ const endings: Readonly<Record<string, { readonly script: string; readonly statu
 for (const [name, { script, status, stdout }] of Object.entries(endings)) {
   slow('loads models on threads and in processes')(`a process ${name}`, (t) => {
     const program = `import { LlamaModel } from 'virtual-kv/llama'; const model = ${JSON.stringify(original)}; ${script}`;
-    const ended = spawnSync(process.execPath, ['--input-type=module', '--eval', program], { encoding: 'utf8', timeout: 60_000, cwd: root });
+    const ended = spawnSync(process.execPath, ['--input-type=module', '--eval', program], { encoding: 'utf8', timeout: 500_000, cwd: root });
     t.deepEqual({ status: ended.status, stdout: ended.stdout, stderr: ended.stderr }, { status, stdout, stderr: '' });
   });
 }

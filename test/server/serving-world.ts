@@ -51,7 +51,7 @@ export class ServingWorld {
   }
 
   client(apiKey = 'none'): OpenAI {
-    return new OpenAI({ baseURL: `${this.url}/v1`, apiKey, maxRetries: 0, timeout: 30_000 });
+    return new OpenAI({ baseURL: `${this.url}/v1`, apiKey, maxRetries: 0 });
   }
 
   post(path: string, body: unknown, init: RequestInit = {}): Promise<Response> {
@@ -67,7 +67,7 @@ export class ServingWorld {
 
   /** Waits until nothing runs or waits, and asserts that nothing is left of any request. */
   async assertQuiet(t: ExecutionContext): Promise<void> {
-    await this.scheduler.idle({ timeoutMs: 20_000 });
+    await this.scheduler.idle();
     t.is(this.cache.counts().activeSlots, 0);
     t.is(this.cache.pool.counts().earmarkedPages, 0);
     this.cache.verify();

@@ -13,6 +13,7 @@ import { install } from 'virtual-kv/transformers';
 
 import { Random } from '#internal/base/random.js';
 
+import { replaceProcessClock } from '../helpers/patient.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { seedOf } from '../helpers/seed.js';
 import {
@@ -251,6 +252,7 @@ transformersTest(
 );
 
 transformersTest(`after a restart a prompt comes from a disk tier, with the same answer (seed ${seed})`, async (t) => {
+  replaceProcessClock(t);
   const directory = folderOf(t);
   const folder = writeModel(t, { heads: 8, kvHeads: 4, dim: 128 });
   const prompt = textsOf(1, 200)[0]!;
