@@ -13,6 +13,7 @@ import { replay } from '#internal/replay/replay.js';
 import { isSound } from '#internal/replay/result.js';
 import { SourceTimeline } from '#internal/replay/source-timeline.js';
 import type { TraceRequest } from '#internal/replay/trace-request.js';
+import { replaceProcessClock } from '../helpers/patient.js';
 import { slow } from '../runner/slow.js';
 
 const MiB = 2 ** 20;
@@ -36,6 +37,7 @@ const common = {
 } as const;
 
 slow('replays a trace with tiers')('what the device has no room for comes from tiers, and every byte of it is right', async (t) => {
+  replaceProcessClock(t);
   const disk = (): ReturnType<typeof diskTier> => diskTier({
     directory: path.join(folder, 'store'), bytes: 128 * MiB, admit: 'all', durability: 'none', direct: false,
   });
