@@ -149,7 +149,7 @@ test('a file in whose place another is put meanwhile is the one that was read', 
 test('where the thread dies, the load fails with what it said', async (t) => {
   const request = { model: original, kind: 'mapped', options: {} } as const;
   const dying = (script: string): Promise<unknown> => loadOnThread(request, undefined, workerThat(t, script));
-  await t.throwsAsync(dying('process.exit(3);'), { code: 'KV_INTERNAL', message: /\(3\)/ });
+  await t.throwsAsync(dying('process.exit(3);'), { code: 'KV_INTERNAL', message: /loads .*\(3\)/ });
   t.like((await t.throwsAsync(dying("throw new Error('out of something');"), { code: 'KV_INTERNAL' })).cause, { message: 'out of something' });
   await t.throwsAsync(dying("parentPort.postMessage({ error: new RangeError('Array buffer allocation failed') });"), { instanceOf: RangeError, message: /allocation failed/ });
 });
