@@ -5,11 +5,12 @@ import test from 'ava';
 
 import {
   catalogue, codeOfNative, createError, isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
-  nativeCodes, nativeReasons, reasonOfNative, type ErrorCode,
+  nativeCodes, nativeReasons, reasonOfNative, type ErrorCode, type ErrorDetails,
 } from '#internal/base/errors.js';
 import { errorExamples } from '../fixtures/error-examples.js';
 
 const root = path.resolve(__dirname, '..', '..');
+const MiB = 2 ** 20;
 const codes = Object.keys(catalogue) as ErrorCode[];
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
 
@@ -196,18 +197,39 @@ test('a batch that cannot grow names its slots while they are few', (t) => {
   t.regex(message([1, 2, 3, 4, 5]), /^5 slots of the batch cannot grow together: /);
 });
 
-test('packages that are missing are named, and installed together', (t) => {
-  const message = (dependency: string): string =>
-    createError('KV_DEPENDENCY_MISSING', { dependency, purpose: 'serving over HTTP' }).message;
-  t.is(message('hono'), 'Serving over HTTP needs the package `hono`, which is not installed. Run `npm install hono`.');
-  t.is(message('hono @hono/node-server'), 'Serving over HTTP needs the packages `hono` and `@hono/node-server`, which are ' +
-    'not installed. Run `npm install hono @hono/node-server`.');
-});
-
-test('plain memory that a device refuses is told apart from pages', (t) => {
-  const details = { memoryBytes: 6 * 2 ** 20, pageBytes: 0, createdPages: 0, budgetPages: 0, freeBytes: 4 * 2 ** 20 };
-  t.is(createError('KV_OUT_OF_DEVICE_MEMORY', details).message,
-    'The device refused 6 MiB of plain memory: 4 MiB is free. Free some, or lower a cache\'s `memoryBudgetBytes`.');
+test('a message has words of its own for each way in which its details may differ', (t) => {
+  const variants: { readonly [C in ErrorCode]?: readonly (readonly [Partial<ErrorDetails[C]>, RegExp])[] } = {
+    KV_DEPENDENCY_MISSING: [
+      [{ dependency: 'hono' }, /the package `hono`, which is not installed\. Run `npm install hono`/],
+      [{ dependency: 'a @b/c' }, /the packages `a` and `@b\/c`, which are not installed\. Run `npm install a @b\/c`/],
+    ],
+    KV_OUT_OF_DEVICE_MEMORY: [
+      [{ memoryBytes: 6 * MiB, freeBytes: 4 * MiB }, /6 MiB of plain memory: 4 MiB is free\. .*lower a cache's `memoryBudgetBytes`/],
+      [{ freeBytes: 4 * MiB, headroomBytes: MiB }, /: 4 MiB is free, of which `headroomBytes` keeps 1 MiB, although the budget/],
+    ],
+    KV_OUT_OF_PAGES: [[{ sideTensor: 'hidden', havePages: 2 }, /side tensor `hidden` .*pinned text leave 2\. .*`sideBudgetBytes`/]],
+    KV_OUT_OF_MAPPINGS: [
+      [{ neededMappings: 13, limitMappings: 12, otherMappings: undefined }, /needs 13 kernel mappings; its `mappingLimit` is 12/],
+    ],
+    KV_NO_FREE_SLOT: [[{ slots: 3, leasedSlots: 2 }, /All 3 side slots .* 2 of them by hand-overs .*`handOverSlots`/]],
+    KV_ENCODER_FULL: [
+      [{ neededBytes: undefined, waiting: 0 }, /room for an item of kind 'image': .* is held\. /], [{ waiting: 1 }, /and 1 waits for room/],
+    ],
+    KV_CUBLAS_UNAVAILABLE: [[{ missing: 'gemm' }, /lacks `gemm`/], [{ missing: undefined }, /could not be opened/]],
+    KV_KERNELS_REFUSED: [
+      [{ log: '' }, /\(\d+\)\. Update the NVIDIA driver/],
+      [{ statusName: 'CUDA_ERROR_OUT_OF_MEMORY' }, /Load them before the cache fills the device/],
+    ],
+    KV_DRIVER_MISUSE: [[{ call: 'cuEventRecord', address: 12_345 }, /refused the stream 0x3039: it does not exist/]],
+    KV_STORE_VERSION: [
+      [{ version: 1, latestVersion: 2 }, /earlier version.*delete the folder/], [{ version: 3, latestVersion: 2 }, /later version.*update the package/],
+    ],
+  };
+  for (const [code, cases] of Object.entries(variants) as [ErrorCode, readonly (readonly [object, RegExp])[]][]) {
+    for (const [details, says] of cases) {
+      t.regex(createError(code, { ...errorExamples[code], ...details } as never).message, says, code);
+    }
+  }
 });
 
 test('a directory that cannot be used is answered by what helps', (t) => {
@@ -218,13 +240,6 @@ test('a directory that cannot be used is answered by what helps', (t) => {
   t.regex(remedy('ENOENT'), /check its name/);
   t.regex(remedy('ENOTDIR'), /name a directory/);
   t.regex(remedy('EMFILE'), /ulimit -n/);
-});
-
-test('a store of another version says which way it is off', (t) => {
-  const message = (version: number): string =>
-    createError('KV_STORE_VERSION', { path: '/kv', version, latestVersion: 2 }).message;
-  t.regex(message(1), /earlier version.*delete the folder/);
-  t.regex(message(3), /later version.*update the package/);
 });
 
 test('a refused thread, and addresses that the system refuses, name the limit of the process', (t) => {
