@@ -5,11 +5,12 @@ import test from 'ava';
 
 import {
   catalogue, codeOfNative, createError, isKvError, KvAbortError, KvCapacityError, KvDriverError, KvError, KvStateError,
-  nativeCodes, nativeReasons, reasonOfNative, type ErrorCode,
+  nativeCodes, nativeReasons, reasonOfNative, type ErrorCode, type ErrorDetails,
 } from '#internal/base/errors.js';
 import { errorExamples } from '../fixtures/error-examples.js';
 
 const root = path.resolve(__dirname, '..', '..');
+const MiB = 2 ** 20;
 const codes = Object.keys(catalogue) as ErrorCode[];
 const read = (file: string): string => readFileSync(path.join(root, file), 'utf8');
 
@@ -152,7 +153,7 @@ test('only this package makes its errors', (t) => {
   const like = { code: 'KV_CLOSED', recovery: 'fix', details: {}, cause: undefined };
   for (const errorClass of [KvError, KvStateError, KvCapacityError, KvDriverError, KvAbortError]) {
     for (const fields of [undefined, null, 1, 'x', {}, like, proxy, Symbol('x')]) {
-      t.throws(() => new errorClass('text', fields as never), { instanceOf: TypeError, code: 'KV_INVALID_OPTION', message: /left to this package/ });
+      t.throws(() => new errorClass('text', fields as never), { instanceOf: TypeError, code: 'KV_INVALID_OPTION' });
     }
   }
 });
@@ -194,6 +195,51 @@ test('a batch that cannot grow names its slots while they are few', (t) => {
   t.regex(message([3]), /^Slot 3 cannot grow: /);
   t.regex(message([1, 2, 3]), /^Slots 1, 2 and 3 cannot grow together: /);
   t.regex(message([1, 2, 3, 4, 5]), /^5 slots of the batch cannot grow together: /);
+});
+
+test('a message has words of its own for each way in which its details may differ', (t) => {
+  const variants: { readonly [C in ErrorCode]?: readonly (readonly [Partial<ErrorDetails[C]>, RegExp])[] } = {
+    KV_DEPENDENCY_MISSING: [
+      [{ dependency: 'hono' }, /the package `hono`, which is not installed\. Run `npm install hono`/],
+      [{ dependency: 'a @b/c' }, /the packages `a` and `@b\/c`, which are not installed\. Run `npm install a @b\/c`/],
+    ],
+    KV_OUT_OF_DEVICE_MEMORY: [
+      [{ memoryBytes: 6 * MiB, freeBytes: 4 * MiB }, /6 MiB of plain memory: 4 MiB is free\. .*lower a cache's `memoryBudgetBytes`/],
+      [{ freeBytes: 4 * MiB, headroomBytes: MiB }, /: 4 MiB is free, of which `headroomBytes` keeps 1 MiB, although the budget/],
+    ],
+    KV_OUT_OF_PAGES: [[{ sideTensor: 'hidden', havePages: 2 }, /side tensor `hidden` .*pinned text leave 2\. .*`sideBudgetBytes`/]],
+    KV_OUT_OF_MAPPINGS: [
+      [{ neededMappings: 13, limitMappings: 12, otherMappings: undefined }, /needs 13 kernel mappings; its `mappingLimit` is 12/],
+    ],
+    KV_NO_FREE_SLOT: [[{ slots: 3, leasedSlots: 2 }, /All 3 side slots .* 2 of them by hand-overs .*`handOverSlots`/]],
+    KV_ENCODER_FULL: [
+      [{ neededBytes: undefined, waiting: 0 }, /room for an item of kind 'image': .* is held\. /], [{ waiting: 1 }, /and 1 waits for room/],
+    ],
+    KV_CUBLAS_UNAVAILABLE: [[{ missing: 'gemm' }, /lacks `gemm`/], [{ missing: undefined }, /could not be opened/]],
+    KV_KERNELS_REFUSED: [
+      [{ log: '' }, /\(\d+\)\. Update the NVIDIA driver/],
+      [{ statusName: 'CUDA_ERROR_OUT_OF_MEMORY' }, /Load them before the cache fills the device/],
+    ],
+    KV_DRIVER_MISUSE: [[{ call: 'cuEventRecord', address: 12_345 }, /refused the stream 0x3039: it does not exist/]],
+    KV_STORE_VERSION: [
+      [{ version: 1, latestVersion: 2 }, /earlier version.*delete the folder/], [{ version: 3, latestVersion: 2 }, /later version.*update the package/],
+    ],
+  };
+  for (const [code, cases] of Object.entries(variants) as [ErrorCode, readonly (readonly [object, RegExp])[]][]) {
+    for (const [details, says] of cases) {
+      t.regex(createError(code, { ...errorExamples[code], ...details } as never).message, says, code);
+    }
+  }
+});
+
+test('a directory that cannot be used is answered by what helps', (t) => {
+  const remedy = (statusName: string): string =>
+    createError('KV_STORE_UNAVAILABLE', { path: '/kv', call: 'open', status: 1, statusName }).message;
+  for (const name of ['EACCES', 'EPERM', 'EROFS']) t.regex(remedy(name), /right to write/, name);
+  for (const name of ['ENOSPC', 'EDQUOT']) t.regex(remedy(name), /Free space/, name);
+  t.regex(remedy('ENOENT'), /check its name/);
+  t.regex(remedy('ENOTDIR'), /name a directory/);
+  t.regex(remedy('EMFILE'), /ulimit -n/);
 });
 
 test('a refused thread, and addresses that the system refuses, name the limit of the process', (t) => {

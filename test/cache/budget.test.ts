@@ -2,11 +2,12 @@
 
 import test from 'ava';
 
-import { Driver, KvCache, PagePool, type Sequence } from 'virtual-kv';
+import { Driver, isKvError, KvCache, PagePool, type Sequence } from 'virtual-kv';
 
 import {
   assertNothingLeft, cacheOptions, cacheTest, cacheTests, drivers, openDriver, pageBytes, rowTokens, tinyModel, type CacheBench,
 } from '../helpers/cache.js';
+import { refuses } from '../helpers/refuses.js';
 
 const rowPages = 4;
 const rowBytes = rowPages * pageBytes;
@@ -98,7 +99,6 @@ for (const on of drivers) {
     const open = (memoryBudgetBytes: number) => (): void => new KvCache({ ...cacheOptions({}, driver), memoryBudgetBytes }).close();
     const small = t.throws(open(rowBytes - 1), { code: 'KV_INVALID_OPTION' });
     t.like(small, { details: { owner: 'KvCache', option: 'memoryBudgetBytes', received: rowBytes - 1 } });
-    t.regex(small.message, /262,144.*4 pages of 65,536 bytes/);
     t.throws(open(pageBytes - 1), { code: 'KV_INVALID_OPTION' });
     t.notThrows(open(rowBytes));
     const { totalBytes } = driver.memory();
@@ -189,9 +189,11 @@ cacheTest('the kernel mappings of host are refused by number before the kernel i
   const { cache } = bench;
   // A slot needs one mapping per tensor, and the hole behind it one more.
   const sequences = [cache.acquire(), cache.acquire(), cache.acquire(), cache.acquire()];
-  const error = t.throws(() => growInTurn(bench, sequences, 4), { code: 'KV_OUT_OF_MAPPINGS' });
-  t.like(error, { recovery: 'free', details: { limitMappings: 12 } });
-  t.regex(error.message, /needs 1[3-9] kernel mappings; its `mappingLimit` is 12/);
+  const error: unknown = t.throws(() => growInTurn(bench, sequences, 4));
+  if (!isKvError(error, 'KV_OUT_OF_MAPPINGS')) throw error;
+  const { neededMappings, limitMappings, otherMappings } = error.details;
+  t.deepEqual([error.recovery, limitMappings, otherMappings], ['free', 12, undefined]);
+  t.true(neededMappings > 12 && neededMappings < 20, `${neededMappings}`);
   t.true(bench.driver.memory().mappings <= 12);
 });
 
@@ -222,10 +224,8 @@ cacheTest('new pages leave the headroom free, and what is mapped stays usable', 
 }, (t, bench) => {
   const sequence = bench.sequenceOf(3 * rowTokens);
   bench.cache.stamp(sequence, 0, 3 * rowTokens, 1);
-  const error = t.throws(() => bench.prepare(sequence, 1), {
-    code: 'KV_OUT_OF_DEVICE_MEMORY', message: /: 576 KiB is free, of which `headroomBytes` keeps 512 KiB, although the budget allows 28 more pages/,
-  });
-  t.like(error, { details: { createdPages: 12, headroomBytes: 2 * rowBytes } });
+  refuses(t, () => bench.prepare(sequence, 1),
+    'KV_OUT_OF_DEVICE_MEMORY', { createdPages: 12, budgetPages: 40, freeBytes: 576 * 1024, headroomBytes: 2 * rowBytes });
   t.true(bench.isIntact(sequence, 1));
 });
 

@@ -82,7 +82,7 @@ test('overrides win over the file, and fill in what it lacks', (t) => {
   }, 'heads ask for the uncompressed cache of an MLA model');
   withTemporaryFolder({ 'c.json': '{"num_hidden_layers":3}' }, (folder) => {
     const bare = path.join(folder, 'c.json');
-    t.throws(() => readModelConfig(bare), { code: 'KV_CONFIG_INVALID', message: /number of KV heads.*`--kv-heads`/ });
+    t.throws(() => readModelConfig(bare), { code: 'KV_CONFIG_INVALID', message: /`--kv-heads`/ });
     t.throws(() => readModelConfig(bare, { kvHeads: 2 }), { code: 'KV_CONFIG_INVALID', message: /`--head-dim`/ });
     t.is(readModelConfig(bare, { kvHeads: 2, headDim: 5 }).model.headDim, 5);
   });
@@ -111,13 +111,13 @@ test('a missing, broken or different file is refused with the reason', (t) => {
     const wrong = (file: string, message: RegExp): void => {
       t.throws(() => readModelConfig(path.join(folder, file)), { code: 'KV_CONFIG_INVALID', message });
     };
-    wrong('absent.json', /absent\.json: it is not there/);
-    wrong('.', /config\.json: it is not there/);
-    wrong('broken.json', /it is not JSON/);
-    wrong('list.json', /it is not a JSON object/);
+    wrong('absent.json', /absent\.json: .* there/);
+    wrong('.', /config\.json: .* there/);
+    wrong('broken.json', /broken\.json: .*at position 24/);
+    wrong('list.json', /object/);
     wrong('t5.json', /encoder-decoder/);
-    wrong('types.json', /types of 2 layers but has 24.*`--layers`/);
-    wrong('short.json', /KV heads for 2 layers but has 3/);
+    wrong('types.json', /types of 2 .*24/);
+    wrong('short.json', /heads for 2 .*3/);
     wrong('empty.json', /number of layers/);
   });
 });

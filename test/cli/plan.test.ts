@@ -180,31 +180,27 @@ test('--compare sets layouts and page sizes side by side', async (t) => {
 });
 
 test('a wrong command line ends with 2, one line and no stack', async (t) => {
-  const wrong = async (parameters: string[], line: RegExp): Promise<void> => {
+  const wrong = async (parameters: readonly string[], code: string, says: string): Promise<void> => {
     const { exitCode, stdout, stderr } = await runVkv(['plan', ...parameters]);
-    t.is(exitCode, 2, parameters.join(' '));
-    t.is(stdout, '');
-    t.regex(stderr, line);
-    t.is(stderr.trimEnd().split('\n').length, 1);
+    t.deepEqual({ exitCode, stdout }, { exitCode: 2, stdout: '' }, parameters.join(' '));
+    t.regex(stderr, new RegExp(`^vkv: ${code}: .*${says}.*\\n$`), parameters.join(' '));
   };
-  await wrong(['--slot', '4'], /^vkv: KV_UNKNOWN_OPTION: Unknown option '--slot'\. Did you mean --slots\?\n/);
-  await wrong(['--layers', 'x'], /^vkv: KV_INVALID_OPTION: .*--layers.* It must be an integer, at least 1\./);
-  await wrong(['--slots', '0'], /--slots.* at least 1\./);
-  await wrong(['--page-bytes', '2 pages'], /--page-bytes.* It must be a size, such as 2MiB/);
-  await wrong(['--page-bytes', '5000'], /--page-bytes.* a multiple of 4 KiB/);
-  await wrong(['--dtype', 'float12'], /--dtype.* It must be float32, float16, bfloat16, float8 or int8\./);
-  await wrong(['--layout', 'sliced-up'], /--layout.*per-layer, sliced, fused/);
-  await wrong(['--layers', '3'], /^vkv: KV_INVALID_OPTION: `--kv-heads` must be given with .*; it is missing\. /);
-  await wrong(['--layers', '3', '--latent-dim', '4', '--head-dim', '5'], /`--head-dim` must be left out with `--latent-dim`/);
-  await wrong(['--tensor-parallel', '3'], /^vkv: KV_INVALID_SHAPE: `--kv-heads` is 8 and cannot be divided over 3/);
-  await wrong(['--tokens', '8193'], /^vkv: KV_LENGTH_OUT_OF_RANGE: A slot cannot hold 8,193 tokens: its limit is 8,192 \(`--max-tokens`\)/);
-  await wrong(['extra'], /^vkv: KV_INVALID_OPTION: Too many arguments/);
+  await wrong(['--slot', '4'], 'KV_UNKNOWN_OPTION', "'--slot'.* --slots\\?");
+  for (const [flag, value, says = ''] of [
+    ['--layers', 'x'], ['--slots', '0'], ['--page-bytes', '2 pages', '2MiB'], ['--page-bytes', '5000', '4 KiB'],
+    ['--dtype', 'float12'], ['--layout', 'sliced-up'],
+  ] as const) await wrong([flag, value], 'KV_INVALID_OPTION', `${flag}.*${says}`);
+  await wrong(['--layers', '3'], 'KV_INVALID_OPTION', '`--kv-heads`');
+  await wrong(['--layers', '3', '--latent-dim', '4', '--head-dim', '5'], 'KV_INVALID_OPTION', '`--head-dim`.*got 5');
+  await wrong(['--tensor-parallel', '3'], 'KV_INVALID_SHAPE', '`--kv-heads`');
+  await wrong(['--tokens', '8193'], 'KV_LENGTH_OUT_OF_RANGE', '`--max-tokens`');
+  await wrong(['extra'], 'KV_INVALID_OPTION', 'arguments');
 });
 
 test('a config that cannot be read ends with 1; with --json the error is JSON', async (t) => {
   const { exitCode, stderr } = await runVkv(['plan', '--config', '/nowhere/config.json']);
   t.is(exitCode, 1);
-  t.regex(stderr, /^vkv: KV_CONFIG_INVALID: \/nowhere\/config\.json: it is not there\. .*\n$/);
+  t.regex(stderr, /^vkv: KV_CONFIG_INVALID: \/nowhere\/config\.json: .*\n$/);
   const json = await runVkv(['plan', '--config', '/nowhere/config.json', '--json']);
   t.is(json.stdout, '');
   t.like((JSON.parse(json.stderr) as { error: object }).error, { code: 'KV_CONFIG_INVALID', recovery: 'fix' });
@@ -213,7 +209,7 @@ test('a config that cannot be read ends with 1; with --json the error is JSON', 
 test('more addresses than numbers can count ends with 1', async (t) => {
   const { exitCode, stderr } = await spawnVkv(['plan', '--slots', '100000000', '--max-tokens', '1000000']);
   t.is(exitCode, 1);
-  t.regex(stderr, /^vkv: KV_OUT_OF_ADDRESS_SPACE: Cannot reserve .* PiB of addresses/);
+  t.regex(stderr, /^vkv: KV_OUT_OF_ADDRESS_SPACE: /);
 });
 
 test('--probe-heads says what a second copy of keys costs, and when it is worth it', async (t) => {

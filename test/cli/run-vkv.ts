@@ -15,6 +15,13 @@ export interface Ended {
   readonly stderr: string;
 }
 
+export interface Refusal {
+  readonly exitCode: number | null;
+  readonly code: string;
+  readonly message: string;
+  readonly details?: Readonly<Record<string, unknown>>;
+}
+
 interface Call {
   readonly environment?: NodeJS.ProcessEnv | undefined;
   readonly folder?: string | undefined;
@@ -94,6 +101,13 @@ export async function runVkvJson(words: readonly string[], run = runVkv): Promis
   const { exitCode, stdout, stderr } = await run([...words, '--json']);
   if (exitCode !== 0) throw new Error(`vkv ${words.join(' ')} ended with ${exitCode}: ${stderr}`);
   return JSON.parse(stdout) as Record<string, unknown>;
+}
+
+/** The error that ends `runVkv` with these words and `--json`, and the exit code. Mistakes that Commander finds have no details. */
+export async function refusalOf(...words: readonly string[]): Promise<Refusal> {
+  const { exitCode, stdout, stderr } = await runVkv([...words, '--json']);
+  if (stdout !== '') throw new Error(`vkv ${words.join(' ')} printed ${stdout}`);
+  return { exitCode, ...(JSON.parse(stderr) as { error: Omit<Refusal, 'exitCode'> }).error };
 }
 
 /** Runs `vkv serve` at any free port, asks which models it has, and whatever `ask` asks, and tells it to end. */

@@ -31,6 +31,6 @@ for (const words of [['serve', '--model', 'nowhere'], ['serve', '--onnx', 'nowhe
   test(`vkv ${words.join(' ')} says that it is not there`, async (t) => {
     const { exitCode, stderr } = await runVkv(words, {}, folder);
     t.is(exitCode, 1);
-    t.regex(stderr, /^vkv: KV_(MODEL|CONFIG)_INVALID: nowhere:? (it )?is not there\. /);
+    t.regex(stderr, /^vkv: KV_(MODEL|CONFIG)_INVALID: nowhere\b/);
   });
 }

@@ -57,7 +57,7 @@ slow('starts the command')('`vkv store verify` shows how far it is on a terminal
 test('`vkv store` names what it cannot open', (t) => inFolder(async (directory) => {
   const missing = await runVkv(['store', 'info', `${directory}/none`]);
   t.is(missing.exitCode, 1);
-  t.regex(missing.stderr, /^vkv: KV_STORE_UNAVAILABLE: .*ENOENT.* There is no such directory/);
+  t.regex(missing.stderr, /^vkv: KV_STORE_UNAVAILABLE: .*ENOENT/);
   for (const [operation, code] of [['info', 0], ['verify', 1]] as const) {
     const { stdout, exitCode } = await runVkv(['store', operation, directory]);
     t.deepEqual({ stdout, exitCode }, { stdout: 'No disk store here.\n', exitCode: code });
@@ -65,7 +65,7 @@ test('`vkv store` names what it cannot open', (t) => inFolder(async (directory) 
   await withStore(options(directory), async () => {
     const { exitCode, stderr } = await runVkv(['store', 'info', directory]);
     t.is(exitCode, 1);
-    t.regex(stderr, /^vkv: KV_STORE_LOCKED: .* is open in this process/);
+    t.regex(stderr, /^vkv: KV_STORE_LOCKED: .* this process/);
   });
   t.is((await runVkv(['store', 'infos', directory])).exitCode, 2);
 }));

@@ -44,7 +44,7 @@ test('without an address it asks the one that `vkv serve` has by default', async
 test('with --json it prints the state, and a key is asked for', (t) => withWorld(t, { apiKeys: ['k'] }, async (world) => {
   const { exitCode, stderr } = await top([world.url]);
   t.is(exitCode, 1);
-  t.regex(stderr, /^vkv: KV_REQUEST_INVALID: The request was refused: it has no API key\. Give `--api-key`/);
+  t.regex(stderr, /^vkv: KV_REQUEST_INVALID: .*`--api-key`/);
   const { stdout } = await top([world.url.replace('http://', ''), '--json', '--api-key', 'k']);
   t.is((JSON.parse(stdout) as { modelName: string }).modelName, 'storyteller');
 }));
@@ -55,10 +55,10 @@ test('an address where nothing answers, something else does, or that is none, is
   const { port } = other.address() as AddressInfo;
   const { exitCode, stderr } = await top([`http://127.0.0.1:${port}`]);
   t.is(exitCode, 1);
-  t.regex(stderr, /^vkv: KV_SERVER_UNREACHABLE: The server at http:\/\/127\.0\.0\.1:\d+ cannot be watched: what answers there, with status 200, .*\n$/);
+  t.regex(stderr, /^vkv: KV_SERVER_UNREACHABLE: .*:\d+ .* 200.*\n$/);
   other.close();
   await once(other, 'close');
-  t.regex((await top([`http://127.0.0.1:${port}`])).stderr, /^vkv: KV_SERVER_UNREACHABLE: .*: ECONNREFUSED\. Start it with `vkv serve`.*\n$/);
+  t.regex((await top([`http://127.0.0.1:${port}`])).stderr, /^vkv: KV_SERVER_UNREACHABLE: .*: ECONNREFUSED.*\n$/);
   const { error } = JSON.parse((await top([`http://127.0.0.1:${port}`, '--json'])).stderr) as { error: { code: string; recovery: string } };
   t.like(error, { code: 'KV_SERVER_UNREACHABLE', recovery: 'retry' });
   for (const wrong of ['ftp://x', 'http://', 'a b']) {

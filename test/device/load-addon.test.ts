@@ -70,7 +70,7 @@ slow('starts processes that load the addon')('a prebuilt addon that was cut shor
   t.is(details?.tried.at(-1)?.reason, `its SHA-256 is ${sumOf(short)}, and prebuilds/SHA256SUMS has ${sumOf(addon)}`);
 
   give({ prebuilt: addon, sums: `${sumOf(addon)}  linux-other/virtual_kv.node\n` });
-  t.regex(ask(openDriver).message ?? '', /prebuilds\/SHA256SUMS has none for it/);
+  t.regex(ask(openDriver).details?.tried.at(-1)?.reason ?? '', /SHA256SUMS has none/);
 });
 
 slow('starts processes that load the addon')('what was built from source goes before what was prebuilt, and where it does not load, the prebuilt one is taken', (t) => {
@@ -90,7 +90,7 @@ test.serial('without an addon the error says for which platforms there is a preb
   give({});
   const { code, message } = ask(openDriver);
   t.is(code, 'KV_ADDON_NOT_FOUND');
-  t.regex(message ?? '', /Prebuilt ones are for linux-x64 and linux-arm64 with glibc 2\.28 or later\. Build it from source with `npm rebuild virtual-kv`/);
+  t.regex(message ?? '', /linux-x64 and linux-arm64 .*`npm rebuild virtual-kv`/);
 });
 
 for (const as of ['darwin', 'win32']) {

@@ -9,10 +9,11 @@ import { PlainTier } from '../cache/tiers/plain-tier.js';
 
 /**
  * Values that are wrong at a place: the index of an argument, then names of members; an index of 0 may be left out
- * before a name, and '' is the first argument. Then the code, KV_INVALID_OPTION unless another is given, and what the
- * message says where it helps by more than the place.
+ * before a name, and '' is the first argument. Then the code, KV_INVALID_OPTION unless another is given, and what tells
+ * the cause from others of that code by more than the place: fields of the details, or a word of the message.
  */
-export type Contract = readonly [place: string, values: readonly unknown[], code?: ErrorCode, says?: RegExp];
+export type Contract =
+  readonly [place: string, values: readonly unknown[], code?: ErrorCode, tells?: RegExp | Readonly<Record<string, unknown>>];
 
 const invalid = 'KV_INVALID_OPTION';
 const unknown = 'KV_UNKNOWN_OPTION';
@@ -29,17 +30,14 @@ const tierWith = (chunkBytes: unknown): unknown => [Object.assign(new PlainTier(
 const engines: readonly Contract[] = [
   ['engine', [null, undefined, 3]], ['engine.decode', [undefined, 3]], ['engine.prefill', [undefined]],
   ['engine.vocabularyTokens', [undefined, ...noNumbers]],
-  ['order', [kv.byTenantShare], invalid, /Call it: `order: byTenantShare\(\)`/],
+  ['order', [kv.byTenantShare], invalid, /`order: byTenantShare\(\)`/],
 ];
 /** Options of samplers and of other libraries, and what is meant. */
 const misspelt: readonly Contract[] = Object.entries({
-  maxTokens: [3, '`maxNewTokens`'], max_tokens: [3, '`maxNewTokens`'], stopToken: [[3], '`stopTokens`'],
-  token: [[3], '`tokens`'],
-  temperature: [0.7, '`sampler: randomSampler({ temperature })`'], topK: [3, '`sampler: randomSampler({ topK })`'],
-  top_p: [0.9, '`sampler: randomSampler({ topP })`'], seed: [1, '`sampler: randomSampler({ seed })`'],
-}).map(([name, [value, meant]]) => [
-  name, [value], unknown, new RegExp(`Did you mean ${(meant as string).replace(/[(){}]/g, '\\$&')}\\?$`),
-]);
+  maxTokens: [3, 'maxNewTokens'], max_tokens: [3, 'maxNewTokens'], stopToken: [[3], 'stopTokens'], token: [[3], 'tokens'],
+  temperature: [0.7, 'sampler: randomSampler({ temperature })'], topK: [3, 'sampler: randomSampler({ topK })'],
+  top_p: [0.9, 'sampler: randomSampler({ topP })'], seed: [1, 'sampler: randomSampler({ seed })'],
+}).map(([name, [value, suggestion]]) => [name, [value], unknown, { suggestion }]);
 const waits: readonly Contract[] = [['timeoutMs', [-1]], ['signal', [{}]], ['timeout', [1], unknown]];
 /** What a sequence takes along to other sequences and hands over: names of tensors that the cache has, and that it carries. */
 const carried: readonly (readonly [string, readonly unknown[]])[] = [
@@ -51,7 +49,7 @@ const lists: readonly Contract[] = [
   ['', [undefined, 3, { tokens: [1], maxNewTokens: 1 }]], ['0.0', [null, undefined, 'text']],
   ['0.0.tokens', [[], [1, 7]]], ['0.0.maxNewTokens', [0]],
   ['0.0.urgency', [256]], ...carried.map(([name, values]): Contract => [`0.0.${name}`, values]), ['0.0', notCarried],
-  ['0.0.temperature', [1], unknown, /`requests\[0\]\.temperature`.*`requests\[0\]\.sampler: randomSampler/],
+  ['0.0.temperature', [1], unknown, { suggestion: 'requests[0].sampler: randomSampler({ temperature })' }],
 ];
 const shape = 'KV_INVALID_SHAPE';
 const window = (...layers: readonly number[]): unknown => ({ kind: 'window', layers, windowTokens: 2 });
@@ -60,17 +58,17 @@ const state = (layers: readonly number[], shape: readonly number[]): unknown =>
 const alone = (set: object): unknown => [{ layers: [0, 1, 2], ...set }];
 const models: readonly Contract[] = [
   ['kvHeads', [undefined, 2 ** 31]], ['headDim', [undefined, 2 ** 40]], ['layers', [0, 2 ** 31]],
-  ['parallel.tensor', [2 ** 53]], ['parallel', [{ pipeline: 2, pipelineRank: 2 }], invalid, /pipelineRank/],
-  ['parallel', [{ pipeline: 4 }, { tensor: 3 }], shape], ['kvHead', [8], unknown, /`kvHeads`/],
+  ['parallel.tensor', [2 ** 53]], ['parallel', [{ pipeline: 2, pipelineRank: 2 }], invalid, { option: 'parallel.pipelineRank' }],
+  ['parallel', [{ pipeline: 4 }, { tensor: 3 }], shape], ['kvHead', [8], unknown, { suggestion: 'kvHeads' }],
   ['layerShapes', [[{}]], shape],
   ['dtype', ['float-16', undefined]], ['indexDim', [4], shape],
-  ['layerSets', [[], [window(0, 2)]], shape, /in none of/],
-  ['layerSets', [[window(0, 1), { kind: 'full', layers: [2, 1] }], [window(0, 1, 2, 2)]], shape, /`layerSets\[0\]` already/],
+  ['layerSets', [[], [window(0, 2)]], shape, /in none/],
+  ['layerSets', [[window(0, 1), { kind: 'full', layers: [2, 1] }], [window(0, 1, 2, 2)]], shape, /already/],
   ['layerSets', [[window(0, 1, 3)], [{ kind: 'full', layers: [0] }, { kind: 'full', layers: [1, 2] }], [window()]]],
-  ['layerSets', [[state([0, 1, 2], [3])]], shape, /none of those on this worker keeps tokens/],
-  ['layerSets', [[{ kind: 'shared', layers: [2], of: 2 }, window(0, 1)]], shape, /of kind 'shared'/],
+  ['layerSets', [[state([0, 1, 2], [3])]], shape, /keeps tokens/],
+  ['layerSets', [[{ kind: 'shared', layers: [2], of: 2 }, window(0, 1)]], shape, { option: 'layerSets[0].of' }],
   ['layerSets', [[{ kind: 'shared', layers: [2], of: 3 }, window(0, 1)]]],
-  ['layerSets', [[{ kind: 'shared', layers: [2], of: [0, 1] }, window(0, 1)]], shape, /`layerSets\[0\]\.of\.length`/],
+  ['layerSets', [[{ kind: 'shared', layers: [2], of: [0, 1] }, window(0, 1)]], shape, { option: 'layerSets[0].of.length' }],
   ['layerSets', [5, [5], alone({ kind: 'windows' }), alone({ kind: 'window' }), alone({ kind: 'window', windowTokens: 0 }),
     alone({ kind: 'full', layout: 'round' }), alone({ kind: 'state', tensors: [] })]],
   ['layerSets', [alone({ kind: 'chunk', windowTokens: 4 })], unknown],
@@ -78,7 +76,7 @@ const models: readonly Contract[] = [
 const rowsOfKernels: readonly Contract[] = [
   ['0', [1, -1]], ['1', [{ slots: [0], lengths: [0], tokens: [1] }]], ['1.slots', [ints(4), ints(-1)]],
   ['1.count', [2]],
-  ['1', [{ slots: ints(1, 1), lengths: ints(0, 0), tokens: ints(0, 0) }], invalid, /different slots/],
+  ['1', [{ slots: ints(1, 1), lengths: ints(0, 0), tokens: ints(0, 0) }], invalid, { option: 'sequences.slots', received: 1 }],
   ['1.lengths', [ints(512)], 'KV_LENGTH_OUT_OF_RANGE'], ['1.slots', [ints(3)], 'KV_COPY_OUT_OF_RANGE'],
   ['2', [floats(127), new Uint16Array(384), 0n]], ['3', [floats(127)]],
 ];
@@ -92,31 +90,31 @@ const passes: readonly Contract[] = [
 
 export const contracts: Readonly<Record<string, readonly Contract[]>> = {
   'KvCache.new': [
-    ['growth', [kv.ahead, 'onDemand'], invalid, /Call it: `growth: \w+\(\)`\.$/], ['growth', [5, {}, null]],
-    ['prefixCache.policy', [kv.lru], invalid, /Call it: `policy: lru\(\)`/], ['prefixCache.policy', [() => undefined]],
+    ['growth', [kv.ahead, 'onDemand'], invalid, /`growth: \w+\(\)`/], ['growth', [5, {}, null]],
+    ['prefixCache.policy', [kv.lru], invalid, /`policy: lru\(\)`/], ['prefixCache.policy', [() => undefined]],
     ['prefixCache.tiers', [Number.NaN, 0, -1, 0.5, Infinity, '4096', 4096n, null].map(tierWith), invalid, /chunkBytes/],
     ['model', [null, 5, undefined]],
-    ['paged', [true], unknown, /It takes `model`, `slots`, .* and `mapper`\.$/],
+    ['paged', [true], unknown],
     ['sideTensors', [7, null, [], 'hidden', { '': { width: 1, dtype: 'int8' } },
       Object.fromEntries(Array.from({ length: 32 }, (_, at) => [`t${at}`, { width: 1, dtype: 'int8' }]))]],
     ['sideTensors.hidden', [{}, null]], ['sideTensors.hidden.width', [0, 1.5]],
     ['sideTensors.hidden.dtype', ['int4']], ['sideTensors.hidden.place', ['disk']],
     ['sideTensors.hidden.wide', [1], unknown], ['sideTensors.hidden.pageBytes', [1000]], ['sideBudgetBytes', [1000]],
     ['handOverSlots', [-1]],
-    ['prefixCache.policy', [kv.adaptive, kv.lfu, kv.priority, kv.slru, 'lru', 'lfu'], invalid, /Call it: `policy: \w+\(\)`\.$/],
+    ['prefixCache.policy', [kv.adaptive, kv.lfu, kv.priority, kv.slru, 'lru', 'lfu'], invalid, /`policy: \w+\(\)`/],
     ['prefixCache.events', [true]], ['prefixCache.events.blockTokens', [0]], ['prefixCache.events.label', ['']],
     ['prefixCache.events.includesTokens', [1]],
     ['prefixCache.tiers', [[Object.assign(new PlainTier('mine'), { tenantBytes: -1 })]], invalid, /tenantBytes/],
   ],
   'hostTier.call': [['tenantBytes', [0]]], 'diskTier.call': [['tenantBytes', [4096.5]]],
   'redisTier.call': [
-    ['', [{}, { url: 'redis://a', nodes: ['redis://b'] }], invalid, /only one/], ['', [{ nodes: [] }], invalid, /`nodes`/],
-    ['', [{ client: {} }], invalid, /`Redis` or `Cluster`/],
+    ['', [{}, { url: 'redis://a', nodes: ['redis://b'] }], invalid, { option: 'client', reason: 'range' }], ['', [{ nodes: [] }], invalid, { option: 'nodes' }],
+    ['', [{ client: {} }], invalid, { option: 'client', reason: 'type' }],
     ['', [{ nodes: ['redis://a', 'ftp://secret@b'] }], invalid, /`nodes\[1\]`(?!.*secret)/],
-    ['', [{ nodes: ['redis://a', 'redis://:secret@b/3'] }], invalid, /a cluster has only 0(?!.*secret)/],
+    ['', [{ nodes: ['redis://a', 'redis://:secret@b/3'] }], invalid, /`nodes`(?!.*secret)/],
     ['url', ['http://:secret@host', 'redis://:secret@host/x', 'redis://:secret@host?maxRetries=1', 'redis://', 'redis://:%secret@host'],
       invalid, /`url`(?!.*secret)/],
-    ['ttlSecond', [1], unknown, /`ttlSeconds`/], ['breaker.failures', [0]], ['damaged', ['remove']],
+    ['ttlSecond', [1], unknown, { suggestion: 'ttlSeconds' }], ['breaker.failures', [0]], ['damaged', ['remove']],
   ],
   'registerMetrics.call': [
     ['0', [{}]], ['1.prefix', ['1']], ['1.labels', [{ worker: 1 }, { state: 'a' }]], ['1.register', [{}]], ['1.registr', [1], unknown],
@@ -133,7 +131,7 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
     ['tokens', [new Int32Array(513)], 'KV_LENGTH_OUT_OF_RANGE'],
     ['items', [[{ ...item, length: 5 }], [item, item]]]],
   'KvCache.acquire with needs': [['needs', [7, 'hidden', [7], [''], null]],
-    ['needs', [['hiden']], invalid, /'hidden'/]],
+    ['needs', [['hiden']], invalid, { option: 'needs[0]' }]],
   'KvCache.writeSide': [
     ['1', [7, null, undefined, [floats(6)], { hidden: floats(5) }, { hidden: new Float64Array(6) }, { hidden: [] },
       { hiden: floats(6) },
@@ -143,7 +141,7 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
   'Sequence.release': [
     ['fence.step', [-1, 1n]], ['fence', [{ stream: 5 }, { stream: -1n }, {}, null, 5, []]],
     ['fence.stpe', [1], unknown],
-    ['fence.stream', [1n], invalid, /Give one of the two\.$/],
+    ['fence.stream', [1n], invalid, { option: 'fence', received: 'both' }],
   ],
   'Sequence.append': [
     ['0', [-1, 1.5, 2 ** 31, '1', detached, undefined, null, 'ab', {}, { length: Number.NaN }, { length: -2 },
@@ -156,20 +154,20 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
   'Driver.open': [['0', ['mock']], ['1.dev', [1], unknown]],
   'Driver.synchronize': [['0', [7]], ['1.sinal', [undefined], unknown]],
   'DeviceMemory.new': [['bytes', [0]], ['driver', ['host']], ['byte', [1], unknown]],
-  'DeviceMemory.write': [['0', [[1], 'text', undefined, detached]], ['0', [new Uint8Array(4089)], invalid, /atByte \+ byteLength/]],
-  'DeviceMemory.read': [['1', [4081, -1]], ['2', [1], invalid, /stream/]],
-  'DenseKernels.new': [['thread', [2], unknown, /threads/]],
+  'DeviceMemory.write': [['0', [[1], 'text', undefined, detached]], ['0', [new Uint8Array(4089)], invalid, { option: 'atByte + byteLength' }]],
+  'DeviceMemory.read': [['1', [4081, -1]], ['2', [1], invalid, { option: 'stream' }]],
+  'DenseKernels.new': [['thread', [2], unknown, { suggestion: 'threads' }]],
   'DenseKernels.multiply': [
     ['0', [floats(63)]], ['1', [3, -1]], ['2.output', [floats(15)]], ['2.weight.outputs', [9]], ['2.weight.dtype', ['float16']],
     ['3.weight.inputs', [31, 33]], ['3.weight.data', [new Uint8Array(8 * 34 - 1), new Uint16Array(8 * 34)]],
   ],
-  'DenseKernels.gather': [['1', [ints(0, 8), ints(-1, 0)]], ['3', [floats(15)]], ['4', [Infinity], invalid, /`factor`/]],
+  'DenseKernels.gather': [['1', [ints(0, 8), ints(-1, 0)]], ['3', [floats(15)]], ['4', [Infinity], invalid, { option: 'factor' }]],
   'DenseKernels.rotate': [
-    ['2', [{ heads: 1, dim: 1026, pairs: 'neighbours' }], invalid, /1,024/], ['2.pairs', ['turns']], ['3', [ints(0, 4), ints(-1, 0)]],
+    ['2', [{ heads: 1, dim: 1026, pairs: 'neighbours' }], invalid, { option: 'dim' }], ['2.pairs', ['turns']], ['3', [ints(0, 4), ints(-1, 0)]],
   ],
   'DenseKernels.normalize': [['2.mode', ['sum']]],
-  'DenseKernels.gate': [['4', ['gelu'], invalid, /'silu' or 'gelu-tanh'/]],
-  'DenseKernels.cap': [['1', [9]], ['2', [0, -1, Number.NaN], invalid, /`cap`/]],
+  'DenseKernels.gate': [['4', ['gelu'], invalid, { option: 'activation' }]],
+  'DenseKernels.cap': [['1', [9]], ['2', [0, -1, Number.NaN], invalid, { option: 'cap' }]],
   'Sequence.handOver': [['0', ['hidden', ['hiden']]], ['0', [[]], 'KV_SIDE_STATE']],
   'Sequence.sideTokens': [['0', [undefined, 'code']]],
   'HandOver.new': [['0', [{}]]],
@@ -177,7 +175,7 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
   'Prefixes.lookup': [['tokens', [undefined]]], 'Prefixes.setNamespace': [['0', [4]]],
   'Prefixes.externalKeys': [['tokens', [undefined, [1, -1]]], ['1', [0]]],
   'Prefixes.promote': [
-    ['selection', [{}, null, [], 5, 'all', () => {}]], ['selection.selecter', [kv.firstAndLast()], unknown, /selector/],
+    ['selection', [{}, null, [], 5, 'all', () => {}]], ['selection.selecter', [kv.firstAndLast()], unknown, { suggestion: 'selection.selector' }],
     ['selection.ratio', [Number.NaN, 0, -0.5, 2, 1.000_000_1, 1 + 2 ** -52, -1e-300, Infinity, '0.5', null, undefined,
       [0.5], 1n]],
     ['selection.selector',
@@ -191,14 +189,14 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
     ['kinds.image.width', [0]], ['kinds.image.dtype', ['float64']], ['kinds.image.rows', [1], unknown],
   ],
   'EncoderCache.acquire': [
-    ['', [undefined]], ['kind', ['imag'], invalid, /Did you mean 'image'\?/],
+    ['', [undefined]], ['kind', ['imag'], invalid, /'image'\?/],
     ['hash', ['', 5, 'x'.repeat(1025), new Uint8Array(0)]], ['compute', [undefined, floats(2)]],
     ['tokens', [0, 1.5]], ['domain', ['a']], ['domain.tenant', [5]], ['domain.tenants', ['a'], unknown],
     ['whenFull', ['throw']], ['signal', [{}]],
     ['timeoutMs', [-1]], ['tenant', ['a'], unknown],
   ],
-  'EncoderCache.has': [['kind', ['video'], invalid, /'image'/]],
-  'EncoderCache.clear': [['tenantt', ['a'], unknown, /`domain.tenant`/]],
+  'EncoderCache.has': [['kind', ['video']]],
+  'EncoderCache.clear': [['tenantt', ['a'], unknown, { suggestion: 'domain.tenant' }]],
   'EncoderCache.setBudget': [['0', noNumbers]],
   'EncoderCache.range': [['0', [undefined, null, {}, 'x', prototypeOf(kv.EncoderHold)]], ['1', [-1, 2, 0.5, '0']],
     ['2', [null, 3, -1]]],
@@ -207,34 +205,33 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
   'NaiveScheduler.run': lists, 'OfflineScheduler.run': lists,
   'OnlineScheduler.submit with side tensors': [...carried, ['', notCarried]],
   'OnlineScheduler.submit': [
-    ...misspelt, ['temperature', [0], unknown, /Did you mean `sampler: greedy`\?$/],
-    ['tokens', [[1, 2, 7]], invalid, /tokens\[2\]/],
-    ['items', [[{ ...item, at: 2, length: 2 }], [item, item]], invalid, /items\[/],
+    ...misspelt, ['temperature', [0], unknown, { suggestion: 'sampler: greedy' }],
+    ['tokens', [[1, 2, 7]], invalid, { option: 'tokens[2]' }],
+    ['items', [[{ ...item, at: 2, length: 2 }], [item, item]]],
     ['stopTokens', [['</s>'], [-1], [1.5], [undefined]]],
     ['signal', [prototypeOf(AbortSignal)]], ['logProbabilities', [-1, 1.5, 1_001, true]], ['tokenizer', [undefined, {}]],
-    ['stopStrings', [['a', '']], invalid, /stopStrings\[1\]/],
+    ['stopStrings', [['a', '']], invalid, { option: 'stopStrings[1]' }],
     ['selection', [{}, null, { ratio: 2 }, { ratio: 0.5, selector: 5 }, { ratio: 0.5, layerTimeoutMs: 0 }],
       invalid, /^(?!.*canSelect)/],
   ],
   'BackgroundTokenizer.new': [['tokenizer', [undefined, {}]], ['minBackgroundCharacters', [0]], ['least', [1], unknown]],
   'BackgroundTokenizer.encode': [['1.signal', [{}]], ['1.specialTokens', ['drop']]],
-  'OnnxDecoder.open': [['0', [7, undefined, null]], ['1.threads', [0, 1025]], ['1.library', [7]], ['1.driver', [7, {}]], ['1.thread', [2], unknown, /`threads`/]],
+  'OnnxDecoder.open': [['0', [7, undefined, null]], ['1.threads', [0, 1025]], ['1.library', [7]], ['1.driver', [7, {}]], ['1.thread', [2], unknown, { suggestion: 'threads' }]],
   'install.call': [
     ['memoryBudgetBytes', noNumbers], ['slots', [0, 2 ** 20 + 1]], ['maxTokens', [0, 2 ** 31]], ['dtype', ['int8', null]], ['threads', [-1, 1025]],
-    ['prefillTokensPerStep', [0]], ['waitMs', [-1]], ['pageBytes', [0]], ['from', [7]], ['slot', [2], unknown, /`slots`/],
+    ['prefillTokensPerStep', [0]], ['waitMs', [-1]], ['pageBytes', [0]], ['from', [7]], ['slot', [2], unknown, { suggestion: 'slots' }],
   ],
   'suggestSideTensors.call': [
-    ['0', [undefined, null, 5, [], floats(4)], invalid, /^`outputs`/], ['1', [0, -1, 1.5, '5', undefined], invalid, /^`tokens`/],
+    ['0', [undefined, null, 5, [], floats(4)], invalid, { option: 'outputs' }], ['1', [0, -1, 1.5, '5', undefined], invalid, { option: 'tokens' }],
   ],
   'randomSampler.call': [['topK', [0]], ['topP', [1.1]], ['seed', [0.5]], ['topq', [1], unknown], ['temperature', [-1]], ['temperature', [0], invalid, /`greedy`/]],
   'Kernels.new': [
     ['queryHeads', [3, [2, 2], [5]]], ['threads', [0]], ['rowDtype', ['float8']], ['instructions', ['avx1024']],
-    ['attention', [7, null, [], [{}, {}], { windowTokens: 0 }, [{ windowTokens: 2, chunkTokens: 2 }], { chunkTokens: 2 ** 31 }],
-      invalid, /attention/],
-    ['attention', [{ softcap: 0 }, { softcap: Infinity }, { softcap: '30' }, { sinks: floats(3) }, [{ sinks: floats(2).fill(NaN) }]],
-      invalid, /attention/],
-    ['attention', [{ windowToken: 2 }], unknown, /Did you mean `attention.windowTokens`\?/],
-    ['thread', [2], unknown, /Did you mean `threads`\?/], ['cache', [{}]],
+    ['attention', [7, null, [], [{}, {}], { windowTokens: 0 }, [{ windowTokens: 2, chunkTokens: 2 }],
+      { chunkTokens: 2 ** 31 }]],
+    ['attention', [{ softcap: 0 }, { softcap: Infinity }, { softcap: '30' }, { sinks: floats(3) }, [{ sinks: floats(2).fill(NaN) }]]],
+    ['attention', [{ windowToken: 2 }], unknown, { suggestion: 'attention.windowTokens' }],
+    ['thread', [2], unknown, { suggestion: 'threads' }], ['cache', [{}]],
   ],
   'Kernels.append': rowsOfKernels, 'Kernels.decodeAttention': rowsOfKernels,
   'Kernels.copyTokens': [
@@ -243,23 +240,23 @@ export const contracts: Readonly<Record<string, readonly Contract[]>> = {
   ],
   'LlamaModel.new': [
     ['1', [null, 7, 'x']], ['1.weights', ['int4']], ['1.threads', [-1, '1']], ['1.instructions', ['avx9']],
-    ['1.thread', [1], unknown, /`threads`/], ['1.signal', [undefined], unknown],
+    ['1.thread', [1], unknown, { suggestion: 'threads' }], ['1.signal', [undefined], unknown],
   ],
   'LlamaModel.load': [
     ['0', [5, undefined, Symbol('path')]],
     ['1', [null, 7, 'x']], ['1.weights', ['int4']], ['1.threads', [-1, 0, '1']], ['1.instructions', ['avx9']],
-    ['1.signal', [7, true, {}]], ['1.weight', ['int8'], unknown, /`weights`/],
+    ['1.signal', [7, true, {}]], ['1.weight', ['int8'], unknown, { suggestion: 'weights' }],
   ],
   'LlamaModel.shape': [['0', ['int4']]],
   'LlamaEngine.new': [
     ['', [undefined, null, 7, 'x', [], {}]], ['cache', [undefined, {}, null]], ['model', [undefined, {}]],
     ['decoding', ['x']], ['passes', ['x']], ['results', [7]], ['hidden', [7, '']],
-    ['pass', ['blocking'], unknown, /`passes`/],
+    ['pass', ['blocking'], unknown],
   ],
   'LlamaEngine.prefill': passes, 'LlamaEngine.decode': passes,
   'MockDevice.new': [
-    ['memorybytes', [1], unknown, /Did you mean `memoryBytes`/], ['granularityBytes', [5000]],
-    ['backing', ['reel'], invalid, /Did you mean 'real'/], ['streams', ['slow']], ['memoryBytes', [0]],
+    ['memorybytes', [1], unknown, { suggestion: 'memoryBytes' }], ['granularityBytes', [5000]],
+    ['backing', ['reel'], invalid, /'real'\?/], ['streams', ['slow']], ['memoryBytes', [0]],
   ],
   'MockDevice.failCall': [['0', ['cuMemMapp']], ['1.result', ['CUDA_ERROR_OUT_OF_MEMERY', 'CUDA_SUCCESS']],
     ['1.nth', [0]]],

@@ -16,6 +16,7 @@ import { CacheBench } from '../helpers/cache.js';
 import { KernelWorld, pageBytes, type WorldOptions } from '../helpers/kernel-world.js';
 import { nativeOf } from '../helpers/native-of.js';
 import { randomRules } from '../helpers/random-rules.js';
+import { refuses } from '../helpers/refuses.js';
 import { seedOf } from '../helpers/seed.js';
 import { slow } from '../runner/slow.js';
 import { scale } from '../runner/tier.js';
@@ -155,7 +156,8 @@ test('a device does not take head dims beyond its kernels', (t) => {
   const bench = new CacheBench(t, {
     device: { granularityBytes: pageBytes }, model: { layers: 1, kvHeads: 1, headDim: 257, dtype: 'float16' },
   });
-  t.throws(() => new Kernels({ cache: bench.cache }), { message: /head dims up to 256 on a GPU, got 257/ });
+  refuses(t, () => new Kernels({ cache: bench.cache }),
+    'KV_INVALID_OPTION', { owner: 'Kernels', option: 'cache', received: 257 });
   bench.close();
 });
 
@@ -165,12 +167,10 @@ test('on a device only addresses are taken for rows and sinks', (t) => {
   const batch = world.cache.createBatch();
   batch.add(world.cache.acquire(), 1);
   world.cache.prepare(batch);
-  t.throws(() => world.kernels.append(0, batch, new Float32Array(8), new Float32Array(8)), {
-    code: 'KV_INVALID_OPTION', message: /`keys` must be the address of device memory/,
-  });
-  t.throws(() => new Kernels({ cache: world.cache, attention: { sinks: Float32Array.of(1) } }), {
-    code: 'KV_INVALID_OPTION', message: /`attention.sinks` must be the address of device memory/,
-  });
+  refuses(t, () => world.kernels.append(0, batch, new Float32Array(8), new Float32Array(8)),
+    'KV_INVALID_OPTION', { option: 'keys', reason: 'type' });
+  refuses(t, () => new Kernels({ cache: world.cache, attention: { sinks: Float32Array.of(1) } }),
+    'KV_INVALID_OPTION', { option: 'attention.sinks', reason: 'type' });
   world.cache.discard(batch);
   world.kernels.close();
   world.cache.close();
@@ -205,7 +205,7 @@ test('a kernel that cannot be launched is the driver\'s error', (t) => {
   const spans = { slots: Int32Array.of(sequence.slot), lengths: Int32Array.of(0), tokens: Int32Array.of(1) };
   const rows = sequence.address(1);
   bench.mock.failCall('cuLaunchKernel');
-  t.throws(() => kernels.append(0, spans, rows, rows), { code: 'KV_DRIVER_CALL_FAILED', message: /cuLaunchKernel/ });
+  refuses(t, () => kernels.append(0, spans, rows, rows), 'KV_DRIVER_CALL_FAILED', { call: 'cuLaunchKernel' });
   bench.discard();
   sequence.release();
   kernels.close();

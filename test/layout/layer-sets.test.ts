@@ -5,6 +5,7 @@ import type { LayerSetShape } from '#internal/layout/layer-set-shape.js';
 import { tensorsOf, type ModelShape } from '#internal/layout/model-shape.js';
 import { Random } from '#internal/base/random.js';
 import { scaled } from '../runner/tier.js';
+import { refuses } from '../helpers/refuses.js';
 import { seedOf } from '../helpers/seed.js';
 
 const KiB = 1024;
@@ -128,9 +129,8 @@ test('layers of full attention with a latent may have the keys of an index besid
   t.deepEqual(layoutOf(v32, { layout: 'sliced' }).reservations.map(({ tokenBytes }) => tokenBytes), [61 * 2 * 704]);
   const { sets } = layoutOf({ ...v32, layers: 2, layerSets: [{ kind: 'full', layers: [1] }, { kind: 'window', layers: [0], windowTokens: 8 }] });
   t.deepEqual(sets.map(({ tensors }) => tensors.length), [2, 1]);
-  t.throws(() => tensorsOf({ layers: 1, kvHeads: 1, headDim: 8, dtype: 'int8', indexDim: 4 }), {
-    code: 'KV_INVALID_SHAPE', message: /^`indexDim` is 4 and `attention` is not 'latent'/,
-  });
+  refuses(t, () => tensorsOf({ layers: 1, kvHeads: 1, headDim: 8, dtype: 'int8', indexDim: 4 }),
+    'KV_INVALID_SHAPE', { option: 'indexDim', value: 4 });
 });
 
 test('sets have reservations and tensors of their own, and rows are those of the full set', (t) => {
@@ -193,7 +193,7 @@ test('shared layers keep nothing and name their owners; fixed ones keep their to
     ['shared', [2, 4], [1, 0], 0, 0], ['shared', [3], [1], 0, 0], ['fixed', [5], undefined, 1, 1500 * 1024],
   ]);
   t.throws(() => layoutOf({ ...model, parallel: { pipeline: 2, pipelineRank: 1 } }), {
-    code: 'KV_INVALID_SHAPE', message: /^`layerSets\[2\]\.of` is 0 and that layer is on another pipeline-parallel worker than layer 4/,
+    code: 'KV_INVALID_SHAPE', message: /^`layerSets\[2\]\.of` is 0 .*layer 4/,
   });
 });
 

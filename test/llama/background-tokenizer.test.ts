@@ -39,7 +39,7 @@ slow('starts processes, or tokenizes long texts')(`long and short texts have the
   }));
   t.deepEqual(background.endTokens, tokenizer.endTokens);
   t.is(background.hasChatTemplate, tokenizer.hasChatTemplate);
-  await t.throwsAsync(background.encodeChat([{ role: 'no role', content: 'a'.repeat(99) }]), { code: 'KV_MODEL_INVALID', message: /is no role/ });
+  await t.throwsAsync(background.encodeChat([{ role: 'no role', content: 'a'.repeat(99) }]), { code: 'KV_MODEL_INVALID', message: /"no role"/ });
 });
 
 test('texts are answered in their order, and a short one does not wait behind a long one', async (t) => {
@@ -91,7 +91,7 @@ test('a tokenizer whose files have changed gives no tokens of other ones, until 
   const before = readFileSync(file, 'utf8');
   writeFileSync(file, `${before} `);
   const text = 'a fox and a ball. ';
-  await t.throwsAsync(background.encode(text), { code: 'KV_MODEL_INVALID', message: /has changed since the tokenizer was loaded/ });
+  await t.throwsAsync(background.encode(text), { code: 'KV_MODEL_INVALID', message: /changed/ });
   writeFileSync(file, before);
   t.deepEqual(await background.encode(text), tokenizer.encode(text));
   writeFileSync(file, 'no longer read');
@@ -111,7 +111,7 @@ test('where the worker dies, its text fails and the others get another worker', 
   const [one, fail, exit, two, thrown, three] = ['a', 'fail', 'exit', 'aa', 'throw', 'aaa'].map(ask);
   t.deepEqual(await one, [1]);
   await t.throwsAsync(fail!, { instanceOf: RangeError, message: 'no such text' });
-  await t.throwsAsync(exit!, { code: 'KV_INTERNAL', message: /thread that tokenizes ended before it had answered \(3\)/ });
+  await t.throwsAsync(exit!, { code: 'KV_INTERNAL', message: /tokenizes .*\(3\)/ });
   t.deepEqual(await two, [2]);
   t.like((await t.throwsAsync(thrown!, { code: 'KV_INTERNAL' })).cause, { message: 'out of something' });
   t.deepEqual(await three, [3]);

@@ -65,7 +65,7 @@ test('a conversation of many messages is filled in on the worker, with its value
   const values = { strange: () => 7 };
   t.deepEqual(await background.encodeChat(messages, values), render(messages, values));
   t.is(here, 2);
-  await t.throwsAsync(background.encodeChat([...messages, { role: 'no role', content: '' }]), { code: 'KV_MODEL_INVALID', message: /is no role/ });
+  await t.throwsAsync(background.encodeChat([...messages, { role: 'no role', content: '' }]), { code: 'KV_MODEL_INVALID', message: /"no role"/ });
 });
 
 test('bytes of tokens are those of their text, also of parts of characters', (t) => {

@@ -38,47 +38,47 @@ test('a complete folder loads', (t) => {
 });
 
 const unsupported: readonly (readonly [Json, RegExp])[] = [
-  [{ model_type: 'gpt2' }, /model_type "gpt2" is not supported\. This engine runs llama, mistral, qwen2, qwen3, gemma2, gemma3_text, gpt_oss, llama4_text\./],
+  [{ model_type: 'gpt2' }, /model_type "gpt2"/],
   [{ model_type: 'toString' }, /model_type "toString"/],
   [{ model_type: undefined }, /model_type undefined/],
   [{ hidden_act: 'gelu' }, /hidden_act "gelu"/],
   [{ quantization_config: { bits: 4 } }, /quantization_config/],
-  [{ quantization: { bits: 4, group_size: 64 } }, /quantization is not supported/],
-  [{ model_type: 'mistral', sliding_window: 0 }, /`sliding_window` is 0, but must be a whole number above 0/],
-  [{ model_type: 'qwen3', layer_types: ['full_attention', 'sliding_attention'] }, /`sliding_window` is missing, but must be a whole number/],
+  [{ quantization: { bits: 4, group_size: 64 } }, /\bquantization\b/],
+  [{ model_type: 'mistral', sliding_window: 0 }, /`sliding_window` is 0/],
+  [{ model_type: 'qwen3', layer_types: ['full_attention', 'sliding_attention'] }, /`sliding_window` is missing/],
   [{ layer_types: ['full_attention', 'chunked_attention'] }, /`attention_chunk_size` is missing/],
-  [{ layer_types: ['full_attention', 'linear_attention'] }, /layer_types "linear_attention" is not supported\. Only full_attention, sliding_attention, chunked_attention are/],
-  [{ layer_types: ['full_attention'] }, /layer_types \["full_attention"\] is not supported\. It must have one for each of the 2 layers/],
-  [{ model_type: 'gpt_oss' }, /num_local_experts 128 is not supported\. Experts are not computed/],
+  [{ layer_types: ['full_attention', 'linear_attention'] }, /layer_types "linear_attention"/],
+  [{ layer_types: ['full_attention'] }, /layer_types \["full_attention"\].* 2 layers/],
+  [{ model_type: 'gpt_oss' }, /num_local_experts 128/],
   [{ model_type: 'gpt_oss', num_local_experts: 32 }, /num_local_experts 32/],
   [{ model_type: 'gpt_oss', num_local_experts: 0 }, /rope_scaling of type "yarn"/],
   [{ model_type: 'gemma3_text', hidden_act: null, use_bidirectional_attention: true }, /use_bidirectional_attention true/],
-  [{ model_type: 'llama4_text' }, /num_local_experts 16 is not supported\. Experts are not computed.*`moe_layers` \[\]/],
+  [{ model_type: 'llama4_text' }, /num_local_experts 16.*`moe_layers`/],
   [{ model_type: 'llama4_text', moe_layers: [1] }, /num_local_experts 16/],
-  [{ model_type: 'gemma2' }, /hidden_act "silu" is not supported\. Only gelu_pytorch_tanh is/],
+  [{ model_type: 'gemma2' }, /hidden_act "silu"/],
   [{ model_type: 'gemma3_text', hidden_activation: 'gelu' }, /hidden_activation "gelu"/],
   [{ model_type: 'gemma3', text_config: { num_hidden_layers: 2 } }, /`text_config\.hidden_size` is missing/],
   [{ model_type: 'gemma3', text_config: { model_type: 'gpt2' } }, /text_config\.model_type "gpt2"/],
   [{ partial_rotary_factor: 0.5 }, /partial_rotary_factor 0\.5/],
   [{ rope_parameters: { rope_type: 'default', partial_rotary_factor: 0.25 } }, /rope_parameters\.partial_rotary_factor 0\.25/],
-  [{ rope_scaling: { rope_type: 'yarn', factor: 4 } }, /rope_scaling of type "yarn" is not supported\. Only default, linear and llama3 are/],
+  [{ rope_scaling: { rope_type: 'yarn', factor: 4 } }, /rope_scaling of type "yarn"/],
   [{ rope_scaling: { type: 'dynamic', factor: 4 } }, /rope_scaling of type "dynamic"/],
-  [{ rope_scaling: { type: 'linear' } }, /`rope_scaling\.factor` is missing, but must be a number above 0/],
+  [{ rope_scaling: { type: 'linear' } }, /`rope_scaling\.factor` is missing/],
   [{ rope_parameters: { rope_type: 'llama3', rope_theta: 5e5 } }, /`rope_parameters\.factor` is missing/],
-  [{ rope_parameters: { full_attention: { rope_theta: 1e6 }, sliding_attention: { rope_theta: 1e4 } } }, /rope_parameters of their own for `full_attention`/],
+  [{ rope_parameters: { full_attention: { rope_theta: 1e6 }, sliding_attention: { rope_theta: 1e4 } } }, /rope_parameters .*`full_attention`/],
   [
     { model_type: 'gemma3_text', hidden_act: null, rope_parameters: { full_attention: {}, sliding_attention: { rope_type: 'linear', factor: 2 } } },
     /rope_parameters\.sliding_attention\.rope_type "linear"/,
   ],
-  [{ rope_parameters: [] }, /`rope_parameters` is \[\], but must be an object/],
-  [{ rope_theta: '10000' }, /`rope_theta` is "10000", but must be a number above 0/],
+  [{ rope_parameters: [] }, /`rope_parameters` is \[\]/],
+  [{ rope_theta: '10000' }, /`rope_theta` is "10000"/],
   [{ rms_norm_eps: '1e-5' }, /`rms_norm_eps` is "1e-5"/],
-  [{ tie_word_embeddings: 'yes' }, /`tie_word_embeddings` is "yes", but must be true or false/],
+  [{ tie_word_embeddings: 'yes' }, /`tie_word_embeddings` is "yes"/],
   [{ num_key_value_heads: 3 }, /2 query heads over 3 KV heads/],
   [{ num_key_value_heads: 0 }, /`num_key_value_heads` is 0/],
   [{ head_dim: 3 }, /head_dim 3/],
   [{ hidden_size: 'many' }, /`hidden_size` is "many"/],
-  [{ num_hidden_layers: undefined }, /`num_hidden_layers` is missing, but must be a whole number above 0/],
+  [{ num_hidden_layers: undefined }, /`num_hidden_layers` is missing/],
 ];
 for (const [config, message] of unsupported) {
   test(`an option that changes the arithmetic is refused by name: ${JSON.stringify(config)} ${Object.keys(config).join()}`, (t) => {
@@ -163,45 +163,45 @@ test('what a config leaves out is what Hugging Face fills in', (t) => {
 test('a tensor that is missing, shaped differently or of no use is named', (t) => {
   const name = 'model.layers.1.mlp.up_proj.weight';
   const norm = { shape: [4], values: [1, 1, 1, 1] };
-  t.regex(refusalOf({ tensors: (tensors) => tensors.delete(name) }), /has no tensor `model\.layers\.1\.mlp\.up_proj\.weight`/);
-  t.regex(refusalOf({ tensors: (tensors) => tensors.set(name, { shape: [2, 8], values: new Array(16).fill(0) }) }), /is \[2, 8\], but config\.json makes it \[8, 8\]/);
+  t.regex(refusalOf({ tensors: (tensors) => tensors.delete(name) }), /no tensor .*up_proj/);
+  t.regex(refusalOf({ tensors: (tensors) => tensors.set(name, { shape: [2, 8], values: new Array(16).fill(0) }) }), /\[2, 8\].*\[8, 8\]/);
   t.regex(refusalOf({ tensors: (tensors) => tensors.set('model.layers.0.self_attn.q_norm.weight', norm) }), /q_norm/);
-  t.regex(refusalOf({ config: { model_type: 'qwen3' } }), /has no tensor `model\.layers\.0\.self_attn\.q_norm\.weight`/);
-  t.regex(refusalOf({ config: { attention_bias: true } }), /has no tensor `model\.layers\.0\.self_attn\.q_proj\.bias`/);
+  t.regex(refusalOf({ config: { model_type: 'qwen3' } }), /no tensor .*q_norm/);
+  t.regex(refusalOf({ config: { attention_bias: true } }), /no tensor .*q_proj\.bias/);
   t.regex(refusalOf({ tensors: (tensors) => tensors.delete('lm_head.weight') }), /no tensor `lm_head\.weight`.*`tie_word_embeddings`/);
 });
 
 test('files that are missing, cut off or something else are named', (t) => {
   const at = (folder: string, file: string): string => path.join(folder, file);
   const index = 'model.safetensors.index.json';
-  t.regex(refusalOf({ folder: (folder) => rmSync(at(folder, 'config.json')) }), /config\.json cannot be read/);
+  t.regex(refusalOf({ folder: (folder) => rmSync(at(folder, 'config.json')) }), /config\.json .*ENOENT/);
   t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, 'config.json'), '{') }), /config\.json is not JSON/);
-  t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, 'config.json'), 'null') }), /config\.json is not a JSON object/);
-  t.regex(refusalOf({ folder: (folder) => rmSync(at(folder, 'model-2-of-2.safetensors')) }), /model-2-of-2\.safetensors is not there, but .*index\.json places tensors in it/);
-  t.regex(refusalOf({ folder: (folder) => rmSync(at(folder, index)) }), /model\.safetensors is not there\. Only safetensors/);
-  t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, index), '{}') }), /index\.json has no `weight_map`/);
-  t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, index), '{"weight_map":{"a":"../b"}}') }), /places `a` in "\.\.\/b"/);
-  t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, index), '{"weight_map":{"a":7}}') }), /places `a` in 7/);
-  t.regex(refusalOf({ folder: (folder) => truncateSync(at(folder, 'model-2-of-2.safetensors'), 1500) }), /is no safetensors file/);
-  t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, 'model-1-of-2.safetensors'), 'PK\u0003\u0004 not at all') }), /is no safetensors file/);
+  t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, 'config.json'), 'null') }), /config\.json .*object/);
+  t.regex(refusalOf({ folder: (folder) => rmSync(at(folder, 'model-2-of-2.safetensors')) }), /model-2-of-2\.safetensors .*index\.json/);
+  t.regex(refusalOf({ folder: (folder) => rmSync(at(folder, index)) }), /model\.safetensors is not there/);
+  t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, index), '{}') }), /`weight_map`/);
+  t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, index), '{"weight_map":{"a":"../b"}}') }), /`a` in "\.\.\/b"/);
+  t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, index), '{"weight_map":{"a":7}}') }), /`a` in 7/);
+  t.regex(refusalOf({ folder: (folder) => truncateSync(at(folder, 'model-2-of-2.safetensors'), 1500) }), /no safetensors file/);
+  t.regex(refusalOf({ folder: (folder) => writeFileSync(at(folder, 'model-1-of-2.safetensors'), 'PK\u0003\u0004 not at all') }), /no safetensors file/);
 });
 
 const entry = { dtype: 'F32', shape: [2], data_offsets: [0, 8] };
 const headers: readonly (readonly [unknown, RegExp])[] = [
-  ['nothing', /its header is not JSON/],
-  [null, /its header is not a JSON object/],
-  [{ a: null }, /its header says null of tensor `a`/],
-  [{ a: 3 }, /its header says 3 of tensor `a`/],
-  [{ a: { ...entry, data_offsets: undefined } }, /its header says .* of tensor `a`/],
+  ['nothing', /header is not JSON/],
+  [null, /header is .*object/],
+  [{ a: null }, /null of tensor `a`/],
+  [{ a: 3 }, /3 of tensor `a`/],
+  [{ a: { ...entry, data_offsets: undefined } }, /of tensor `a`/],
   [{ a: { ...entry, data_offsets: [8, 0] } }, /of tensor `a`/],
   [{ a: { ...entry, data_offsets: [-8, 0] } }, /of tensor `a`/],
   [{ a: { ...entry, shape: 'large' } }, /of tensor `a`/],
   [{ a: { ...entry, shape: [-2] } }, /of tensor `a`/],
-  [{ a: { ...entry, shape: [3] } }, /tensor `a`, F32 \[3\], has 8 bytes instead of 12/],
-  [{ a: { ...entry, data_offsets: [0, 2 ** 40] } }, /tensor `a` is at 0 … 1099511627776; there is room at 0 … 16/],
-  [{ a: entry, b: { ...entry, data_offsets: [4, 12] } }, /tensor `b` is at 4 … 12; there is room at 8 … 16/],
-  [{ a: { ...entry, dtype: 'F8_E4M3', data_offsets: [0, 2] } }, /tensor `a` is F8_E4M3\. Give float32, float16 or bfloat16/],
-  [{ a: { ...entry, dtype: 'I64' } }, /tensor `a` is I64/],
+  [{ a: { ...entry, shape: [3] } }, /`a`, F32 \[3\], .* 8 .* 12/],
+  [{ a: { ...entry, data_offsets: [0, 2 ** 40] } }, /`a` .*1099511627776.* 16/],
+  [{ a: entry, b: { ...entry, data_offsets: [4, 12] } }, /`b` .*4 … 12.*8 … 16/],
+  [{ a: { ...entry, dtype: 'F8_E4M3', data_offsets: [0, 2] } }, /`a` is F8_E4M3/],
+  [{ a: { ...entry, dtype: 'I64' } }, /`a` is I64/],
 ];
 for (const [header, message] of headers) {
   test(`an impossible header is refused: ${JSON.stringify(header)}`, (t) => {

@@ -61,24 +61,24 @@ test('a tokenizer.json beside the file is read in its place', (t) => {
   const folder = folderOf(t);
   const file = path.join(folder, 'model.gguf');
   writeRawGguf(file, withEntries({ 'tokenizer.ggml.model': ['tokenizer.ggml.model', 8, 'llama'] }), []);
-  t.throws(() => new LlamaTokenizer(file), { code: 'KV_MODEL_INVALID', message: /kind "llama".*Put the model's tokenizer\.json beside it/ });
+  t.throws(() => new LlamaTokenizer(file), { code: 'KV_MODEL_INVALID', message: /"llama".*tokenizer\.json/ });
   copyFileSync(path.join(storyteller, 'tokenizer.json'), path.join(folder, 'tokenizer.json'));
   t.deepEqual(new LlamaTokenizer(file).encode('Once upon a time'), new LlamaTokenizer(storyteller).encode('Once upon a time'));
 });
 
 const refusals: readonly (readonly [Readonly<Record<string, GgufEntry | undefined>>, RegExp])[] = [
-  [{ 'tokenizer.ggml.model': undefined }, /has no tokenizer, /],
-  [{ 'tokenizer.ggml.pre': ['tokenizer.ggml.pre', 8, 'tekken'] }, /cuts words as "tekken" does/],
-  [{ 'tokenizer.ggml.pre': ['tokenizer.ggml.pre', 8, 'toString'] }, /cuts words as "toString" does/],
-  [{ 'tokenizer.ggml.pre': undefined }, /cuts words as undefined does/],
-  [{ 'tokenizer.ggml.tokens': undefined }, /has no `tokenizer\.ggml\.tokens`/],
-  [{ 'tokenizer.ggml.tokens': ['tokenizer.ggml.tokens', 8, 'all'] }, /has no `tokenizer\.ggml\.tokens`/],
-  [{ 'tokenizer.ggml.merges': ['tokenizer.ggml.merges', 9, 5, [1, 2]] }, /`tokenizer\.ggml\.merges` that is no list of strings/],
-  [{ 'tokenizer.ggml.merges': ['tokenizer.ggml.merges', 9, 8, ['a b c']] }, /the merge "a b c", which is no two parts/],
-  [{ 'tokenizer.ggml.token_type': ['tokenizer.ggml.token_type', 9, 5, [1, 1]] }, /tokens and 2 types of them/],
-  [{ 'tokenizer.ggml.eos_token_id': ['tokenizer.ggml.eos_token_id', 4, 99_999] }, /no token 99999, which is its eos_token_id/],
-  [{ 'tokenizer.ggml.add_bos_token': ['tokenizer.ggml.add_bos_token', 4, 1] }, /neither true nor false/],
-  [{ 'tokenizer.chat_template': ['tokenizer.chat_template', 8, '{% for'] }, /its chat template cannot be used/],
+  [{ 'tokenizer.ggml.model': undefined }, /no tokenizer/],
+  [{ 'tokenizer.ggml.pre': ['tokenizer.ggml.pre', 8, 'tekken'] }, /"tekken"/],
+  [{ 'tokenizer.ggml.pre': ['tokenizer.ggml.pre', 8, 'toString'] }, /"toString"/],
+  [{ 'tokenizer.ggml.pre': undefined }, /as undefined/],
+  [{ 'tokenizer.ggml.tokens': undefined }, /no `tokenizer\.ggml\.tokens`/],
+  [{ 'tokenizer.ggml.tokens': ['tokenizer.ggml.tokens', 8, 'all'] }, /no `tokenizer\.ggml\.tokens`/],
+  [{ 'tokenizer.ggml.merges': ['tokenizer.ggml.merges', 9, 5, [1, 2]] }, /`tokenizer\.ggml\.merges`/],
+  [{ 'tokenizer.ggml.merges': ['tokenizer.ggml.merges', 9, 8, ['a b c']] }, /merge "a b c"/],
+  [{ 'tokenizer.ggml.token_type': ['tokenizer.ggml.token_type', 9, 5, [1, 1]] }, / 2 types/],
+  [{ 'tokenizer.ggml.eos_token_id': ['tokenizer.ggml.eos_token_id', 4, 99_999] }, /99999.*eos_token_id/],
+  [{ 'tokenizer.ggml.add_bos_token': ['tokenizer.ggml.add_bos_token', 4, 1] }, /add_bos_token.*true nor false/],
+  [{ 'tokenizer.chat_template': ['tokenizer.chat_template', 8, '{% for'] }, /chat template/],
 ];
 for (const [changes, message] of refusals) {
   test(`a wrong header is named: ${Object.entries(changes).map(([key, entry]) => `${key} ${JSON.stringify(entry?.[3] ?? entry?.[2])}`).join()}`, (t) => {

@@ -25,6 +25,7 @@ import { layerKinds } from '../helpers/layer-kinds.js';
 import { difference } from '../helpers/logits.js';
 import { asBlocks, writeGguf, writeRawGguf, type Architecture, type GgufTypeName } from '../helpers/made-gguf.js';
 import { randomLlama, removeFolder, writeLlama, type Json, type LlamaSizes, type MadeLlama } from '../helpers/made-llama.js';
+import { refuses } from '../helpers/refuses.js';
 import { seedOf } from '../helpers/seed.js';
 import { sampled, scale } from '../runner/tier.js';
 
@@ -157,11 +158,11 @@ function loadingOf(file: string): string {
 
 test('what would change the arithmetic and is not supported is refused by its key', (t) => {
   const cases: readonly (readonly [GgufEntry, RegExp])[] = [
-    [['llama.expert_count', 4, 8], /llama\.expert_count 8 is not supported/], [['llama.attention.sliding_window', 4, 4096], /sliding_window 4096/],
-    [['llama.rope.scaling.type', 8, 'yarn'], /rope scaling of type "yarn" is not supported/], [['llama.logit_scale', 6, 0.5], /llama\.logit_scale 0\.5/],
-    [['split.count', 4, 3], /a model in 3 files is not supported\. Merge them/], [['llama.attention.causal', 7, false], /attention\.causal false/],
+    [['llama.expert_count', 4, 8], /llama\.expert_count 8/], [['llama.attention.sliding_window', 4, 4096], /sliding_window 4096/],
+    [['llama.rope.scaling.type', 8, 'yarn'], /"yarn"/], [['llama.logit_scale', 6, 0.5], /llama\.logit_scale 0\.5/],
+    [['split.count', 4, 3], /3 files/], [['llama.attention.causal', 7, false], /attention\.causal false/],
     [['llama.attn_logit_softcapping', 6, 50], /llama\.attn_logit_softcapping 50/],
-    [['general.alignment', 4, 12], /alignment 12/], [['general.architecture', 8, 'gemma'], /the key "general\.architecture" twice/],
+    [['general.alignment', 4, 12], /alignment 12/], [['general.architecture', 8, 'gemma'], /"general\.architecture" twice/],
   ];
   for (const [entry, expected] of cases) t.regex(refusalOf(t, [entry]), expected);
   t.is(refusalOf(t, [['llama.expert_count', 4, 0], ['llama.attention.causal', 7, true], ['general.name', 8, 'a model']]), 'loads');
@@ -193,28 +194,28 @@ test('a Gemma whose header says little has the windows and scales of its kind', 
 
 test('tensors that are missing, unknown, of another shape or of a type that nothing computes with are named', (t) => {
   const without = (name: string) => ({ config, tensors }: MadeLlama): MadeLlama => ({ config, tensors: new Map([...tensors].filter(([key]) => key !== name)) });
-  t.regex(refusalOf(t, [], without('model.layers.1.mlp.up_proj.weight')), /no tensor for `model\.layers\.1\.mlp\.up_proj\.weight`/);
+  t.regex(refusalOf(t, [], without('model.layers.1.mlp.up_proj.weight')), /no tensor .*up_proj/);
   t.regex(refusalOf(t, [], ({ config, tensors }) => ({ config, tensors: new Map([...tensors, ['blk.0.attn_sinks.weight', { shape: [4], values: [0, 0, 0, 0] }]]) })),
-    /a tensor `blk\.0\.attn_sinks\.weight` that this engine has no use for/);
+    /`blk\.0\.attn_sinks\.weight`/);
   t.regex(refusalOf(t, [], ({ config, tensors }) => ({ config, tensors: new Map([...tensors, ['model.norm.weight', { shape: [32], values: Array.from({ length: 32 }, () => 1) }]]) })),
-    /`output_norm\.weight` is \[32\], but the header makes it \[64\]/);
+    /`output_norm\.weight` is \[32\].* \[64\]/);
   const file = placeFor(t);
   const entries: readonly GgufEntry[] = [
     ['general.architecture', 8, 'llama'], ['llama.block_count', 4, 1], ['llama.embedding_length', 4, 256], ['llama.feed_forward_length', 4, 256], ['llama.attention.head_count', 4, 8],
     ['llama.context_length', 4, 64], ['llama.attention.layer_norm_rms_epsilon', 6, 1e-5],
   ];
   writeRawGguf(file, entries, [{ name: 'token_embd.weight', shape: [2, 256], type: 12, bytes: new Uint8Array(2 * 144) }]);
-  t.regex(loadingOf(file), /`token_embd\.weight` is Q4_K\. F32, F16, BF16 and Q8_0 are computed with/);
+  t.regex(loadingOf(file), /`token_embd\.weight` is Q4_K/);
   writeRawGguf(file, entries, [{ name: 'token_embd.weight', shape: [2, 256], type: 77, bytes: new Uint8Array(4) }]);
-  t.regex(loadingOf(file), /gives tensor `token_embd\.weight` the type 77, which is unknown/);
+  t.regex(loadingOf(file), /`token_embd\.weight` the type 77/);
   writeRawGguf(file, entries, [{ name: 'token_embd.weight', shape: [2, 256], type: 0, bytes: new Uint8Array(64) }]);
-  t.regex(loadingOf(file), /places tensor `token_embd\.weight`, 2048 bytes, at .*Is the download complete\?/);
+  t.regex(loadingOf(file), /`token_embd\.weight`, 2048 bytes/);
   mkdirSync(path.join(path.dirname(file), 'folder.gguf'));
-  t.regex(loadingOf(path.join(path.dirname(file), 'folder.gguf')), /folder\.gguf is no file\. Name a \.gguf file/);
+  t.regex(loadingOf(path.join(path.dirname(file), 'folder.gguf')), /folder\.gguf is no file/);
   for (const wrong of [5, null, {}, Symbol('path')]) {
-    for (const Opened of [LlamaModel, LlamaTokenizer]) t.throws(() => new Opened(wrong as string), { code: 'KV_INVALID_OPTION', message: /`model`/ });
+    for (const Opened of [LlamaModel, LlamaTokenizer]) refuses(t, () => new Opened(wrong as string), 'KV_INVALID_OPTION', { option: 'model', received: wrong });
   }
-  t.regex(loadingOf(path.join(path.dirname(file), 'absent.gguf')), /absent\.gguf is not there\. Name a \.gguf file, or the folder/);
+  t.regex(loadingOf(path.join(path.dirname(file), 'absent.gguf')), /absent\.gguf is not there/);
 });
 
 test(`a header that is cut or has other bits gives the model or KV_MODEL_INVALID (seed ${seed})`, (t) => {

@@ -141,7 +141,7 @@ test('a folder that GGUF files have no name for is refused, and runs with int8 w
   const { more, sizes: others } = layerKinds['gpt-oss, dense'];
   const source = folderFor(t, randomLlama(new Random(seed), { ...sizes, ...others, headDim: 16 }, more));
   const output = path.join(folderOf(t), 'int8.gguf');
-  await t.throwsAsync(writeInt8File(source, output), { code: 'KV_MODEL_INVALID', message: /a GGUF file of model_type "gpt_oss" is not supported/ });
+  await t.throwsAsync(writeInt8File(source, output), { code: 'KV_MODEL_INVALID', message: /"gpt_oss"/ });
   t.false(existsSync(output));
   t.true((await logitsOf(new LlamaModel(source, { weights: 'int8' }), randomText(new Random(seed), 20))).every(Number.isFinite));
 });
@@ -175,9 +175,9 @@ test('what cannot be written leaves nothing, and what was there stays', async (t
   const name = 'model.layers.1.mlp.up_proj.weight';
   const { shape, values } = made.tensors.get(name)!;
   for (const [wrong, message] of [
-    [{ ...made, tensors: new Map(made.tensors).set(name, { shape, values: values.with(80 * 64 + 3, NaN) }) }, /up_proj\.weight` has elements in rows 0 to 95 that are not finite/],
-    [randomLlama(new Random(seed), { ...sizes, intermediate: 40 }), /has rows of 40 elements, and int8 weights are made of 32 at a time\. Use the model with its weights as they are/],
-    [{ ...made, tensors: new Map(made.tensors).set('model.layers.0.adapter.weight', { shape: [1], values: [1] }) }, /`model\.layers\.0\.adapter\.weight` that this engine has no use for/],
+    [{ ...made, tensors: new Map(made.tensors).set(name, { shape, values: values.with(80 * 64 + 3, NaN) }) }, /up_proj\.weight` .*0 to 95/],
+    [randomLlama(new Random(seed), { ...sizes, intermediate: 40 }), /rows of 40 /],
+    [{ ...made, tensors: new Map(made.tensors).set('model.layers.0.adapter.weight', { shape: [1], values: [1] }) }, /`model\.layers\.0\.adapter\.weight`/],
   ] as readonly (readonly [MadeLlama, RegExp])[]) {
     await t.throwsAsync(writeInt8File(folderFor(t, wrong), output), { code: 'KV_MODEL_INVALID', message });
     unchanged();
@@ -192,7 +192,7 @@ test('what cannot be written leaves nothing, and what was there stays', async (t
   t.is(await t.throwsAsync(writeInt8File(source, output, { onProgress: () => { throw failing; } })), failing);
   unchanged();
   const cut = writeInt8File(source, output, { onProgress: ({ bytes, totalBytes }) => { if (bytes > totalBytes / 2) truncateSync(path.join(source, 'model.safetensors'), 8_192); } });
-  await t.throwsAsync(cut, { code: 'KV_MODEL_INVALID', message: /cut short or written to/ });
+  await t.throwsAsync(cut, { code: 'KV_MODEL_INVALID', message: /cut short/ });
   unchanged();
   await t.throwsAsync(writeInt8File(path.join(source, 'none'), output), { code: 'KV_MODEL_INVALID' });
   unchanged();
@@ -200,7 +200,7 @@ test('what cannot be written leaves nothing, and what was there stays', async (t
 
 test('a place that cannot be written to, and a full disk, are KV_OUTPUT_FAILED', async (t) => {
   const folder = folderOf(t);
-  await t.throwsAsync(writeInt8File(storyteller, path.join(folder, 'none', 'int8.gguf')), { code: 'KV_OUTPUT_FAILED', message: /was not written: ENOENT/ });
+  await t.throwsAsync(writeInt8File(storyteller, path.join(folder, 'none', 'int8.gguf')), { code: 'KV_OUTPUT_FAILED', message: /ENOENT/ });
   mkdirSync(path.join(folder, 'folder.gguf'));
   await t.throwsAsync(writeInt8File(storyteller, path.join(folder, 'folder.gguf')), { code: 'KV_OUTPUT_FAILED', message: /EISDIR/ });
   t.deepEqual(readdirSync(folder), ['folder.gguf']);
@@ -217,7 +217,7 @@ test('a place that cannot be written to, and a full disk, are KV_OUTPUT_FAILED',
   };
   Object.assign(promises, { open: fills });
   try {
-    await t.throwsAsync(writeInt8File(storyteller, path.join(folder, 'full.gguf')), { code: 'KV_OUTPUT_FAILED', message: /full\.gguf was not written: ENOSPC/ });
+    await t.throwsAsync(writeInt8File(storyteller, path.join(folder, 'full.gguf')), { code: 'KV_OUTPUT_FAILED', message: /full\.gguf .*ENOSPC/ });
   } finally {
     Object.assign(promises, { open });
   }

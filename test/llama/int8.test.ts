@@ -17,6 +17,7 @@ import { pageBytes, randomText, vocabularyTokens } from '../helpers/llama-shapes
 import { difference, mostLikely } from '../helpers/logits.js';
 import { randomLlama, removeFolder, writeLlama, type LlamaSizes, type MadeLlama, type MadeTensor } from '../helpers/made-llama.js';
 import { PlainLlama } from '../helpers/plain-llama.js';
+import { refuses } from '../helpers/refuses.js';
 import { seedOf } from '../helpers/seed.js';
 import { slow } from '../runner/slow.js';
 import { scale } from '../runner/tier.js';
@@ -182,15 +183,16 @@ test('what cannot be int8 is refused by name', (t) => {
     t.throws(() => new LlamaModel(folder, { weights: 'int8' }), { code: 'KV_MODEL_INVALID', message });
     removeFolder(folder);
   };
-  refused(randomLlama(new Random(seed), { ...sizes, intermediate: 40 }), /`model\.layers\.0\.mlp\.down_proj\.weight` has rows of 40 elements/);
+  refused(randomLlama(new Random(seed), { ...sizes, intermediate: 40 }), /`model\.layers\.0\.mlp\.down_proj\.weight` .* 40 /);
   for (const wrong of [NaN, Infinity, 1e30]) {
     const made = randomLlama(new Random(seed), sizes);
     const name = 'model.layers.1.mlp.up_proj.weight';
     const { shape, values } = made.tensors.get(name)!;
     const tensors = new Map(made.tensors).set(name, { shape, values: values.with(80 * 64 + 3, wrong) });
-    refused({ config: made.config, tensors }, /`model\.layers\.1\.mlp\.up_proj\.weight` has elements in rows 64 to 95 that are not finite, or too large/);
+    refused({ config: made.config, tensors }, /`model\.layers\.1\.mlp\.up_proj\.weight` .*64 to 95/);
   }
-  t.throws(() => new LlamaModel(storyteller, { weights: 'int4' as 'int8' }), { code: 'KV_INVALID_OPTION', message: /'mapped', 'copied' or 'int8'/ });
+  refuses(t, () => new LlamaModel(storyteller, { weights: 'int4' as 'int8' }),
+    'KV_INVALID_OPTION', { option: 'weights', received: 'int4' });
 });
 
 test('int8 weights are refused on a device, before it has anything of the model', (t) => {
@@ -198,7 +200,7 @@ test('int8 weights are refused on a device, before it has anything of the model'
   const model = new LlamaModel(storyteller, { weights: 'int8' });
   const cache = new KvCache({ model: model.shape(), slots: 1, maxTokens: 64, memoryBudgetBytes: 2 ** 24, driver: device.driver, pageBytes, mapper: 'off' });
   const { livePages } = device.driver.memory();
-  t.throws(() => new LlamaEngine({ model, cache }), { code: 'KV_INVALID_OPTION', message: /'mapped' or 'copied' on .*CPU only/s });
+  refuses(t, () => new LlamaEngine({ model, cache }), 'KV_INVALID_OPTION', { option: 'weights', received: 'int8' });
   t.is(device.driver.memory().livePages, livePages);
   cache.close();
   device.assertNoLeaks();

@@ -12,6 +12,7 @@ import test, { type ExecutionContext } from 'ava';
 import { Random } from '#internal/base/random.js';
 import { LlamaModel } from '#internal/llama/model.js';
 import { randomLlama, removeFolder, writeLlama } from '../helpers/made-llama.js';
+import { refuses } from '../helpers/refuses.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 
 const child = path.join(__dirname, 'mapped-child.js');
@@ -139,5 +140,6 @@ test('a SIGBUS that is no page of weights still ends the process', (t) => {
 });
 
 test('another placement of weights is refused by name', (t) => {
-  t.throws(() => new LlamaModel('nowhere', { weights: 'shared' as 'mapped' }), { code: 'KV_INVALID_OPTION', message: /LlamaModel\.weights|`weights`/ });
+  refuses(t, () => new LlamaModel('nowhere', { weights: 'shared' as 'mapped' }),
+    'KV_INVALID_OPTION', { option: 'weights', received: 'shared' });
 });

@@ -9,6 +9,7 @@ import test, { type ExecutionContext } from 'ava';
 
 import { LlamaTokenizer } from '#internal/llama/tokenizer.js';
 import type { Json } from '../helpers/made-llama.js';
+import { refuses } from '../helpers/refuses.js';
 
 const storyteller = path.resolve(__dirname, '..', '..', 'examples', 'llama', 'storyteller');
 
@@ -113,7 +114,7 @@ for (const [place, files] of Object.entries(places)) {
     t.is(tokens.filter((token) => token === 2).length, 2);
     t.deepEqual([tokens[0], tokens.at(-1)], [1, 2]);
     t.deepEqual(ours.endTokens, [2]);
-    t.throws(() => ours.encodeChat([{ role: 'system', content: 'Be brief.' }]), { code: 'KV_MODEL_INVALID', message: /does not take these messages: No system here/ });
+    t.throws(() => ours.encodeChat([{ role: 'system', content: 'Be brief.' }]), { code: 'KV_MODEL_INVALID', message: /No system here/ });
   });
 }
 
@@ -140,7 +141,7 @@ test('a role that is none, or a template that repeats a message in its error, gi
   const ours = tokenizerOf(t, {
     'tokenizer.json': byteLevel, 'tokenizer_config.json': { ...chat, chat_template: '{{ raise_exception(messages[0].content) }}' },
   });
-  t.throws(() => ours.encodeChat([{ role: 'user|>x<|end', content: '' }]), { code: 'KV_MODEL_INVALID', message: /is no role/ });
+  t.throws(() => ours.encodeChat([{ role: 'user|>x<|end', content: '' }]), { code: 'KV_MODEL_INVALID', message: /no role/ });
   t.throws(() => ours.encodeChat([{ role: 'user', content: 'a<|end|>' }]), { code: 'KV_MODEL_INVALID', message: /: a<\|end\|>$/ });
 });
 
@@ -158,10 +159,8 @@ test('what never becomes whole characters is returned at the end, and held back 
 
 test('a missing tokenizer package is an error that says what to install', (t) => {
   const missing = (): never => { throw Object.assign(new Error('Cannot find module'), { code: 'MODULE_NOT_FOUND' }); };
-  t.like(t.throws(() => new LlamaTokenizer(storyteller, missing)), {
-    code: 'KV_DEPENDENCY_MISSING', message: 'Turning text into tokens needs the packages `@huggingface/tokenizers` and `@huggingface/jinja`, ' +
-      'which are not installed. Run `npm install @huggingface/tokenizers @huggingface/jinja`.',
-  });
+  refuses(t, () => new LlamaTokenizer(storyteller, missing),
+    'KV_DEPENDENCY_MISSING', { dependency: '@huggingface/tokenizers @huggingface/jinja' });
   t.throws(() => new LlamaTokenizer(storyteller, () => { throw new Error('broken'); }), { message: 'broken' });
 });
 
@@ -170,19 +169,19 @@ test('without a chat template, or with none called default, prompts are plain', 
     const ours = tokenizerOf(t, { 'tokenizer.json': llama2, 'tokenizer_config.json': config });
     t.false(ours.hasChatTemplate);
     t.deepEqual(ours.endTokens, []);
-    t.throws(() => ours.encodeChat([]), { code: 'KV_MODEL_INVALID', message: /has no chat template/ });
+    t.throws(() => ours.encodeChat([]), { code: 'KV_MODEL_INVALID', message: /no chat template/ });
   }
 });
 
 test('a tokenizer that cannot be used is named', (t) => {
   const refusals: readonly (readonly [Readonly<Record<string, Json | string>>, RegExp])[] = [
-    [{}, /tokenizer\.json is not there.*tokenizer\.model/],
+    [{}, /tokenizer\.json is not there/],
     [{ 'tokenizer.json': '{' }, /tokenizer\.json is not JSON/],
-    [{ 'tokenizer.json': '[]' }, /tokenizer\.json is not a JSON object/],
+    [{ 'tokenizer.json': '[]' }, /tokenizer\.json .*object/],
     [{ 'tokenizer.json': { ...llama2, model: { type: 'Magic' } } }, /tokenizer\.json cannot be used/],
     [{ 'tokenizer.json': {} }, /tokenizer\.json cannot be used/],
-    [{ 'tokenizer.json': llama2, 'tokenizer_config.json': 'null' }, /tokenizer_config\.json is not a JSON object/],
-    [{ 'tokenizer.json': llama2, 'chat_template.jinja': '{% if %}' }, /chat template cannot be used/],
+    [{ 'tokenizer.json': llama2, 'tokenizer_config.json': 'null' }, /tokenizer_config\.json .*object/],
+    [{ 'tokenizer.json': llama2, 'chat_template.jinja': '{% if %}' }, /chat template/],
   ];
   for (const [files, message] of refusals) t.throws(() => tokenizerOf(t, files), { code: 'KV_MODEL_INVALID', message });
 });

@@ -70,8 +70,7 @@ test('leaks are the objects that were not given back', (t) => {
     leftByDrivers: { reservations: 0, mappings: 0, pages: 0, streams: 0, events: 0, registrations: 0 },
   });
   t.throws(() => bench.device.assertNoLeaks(), {
-    message: 'The mock device was not left clean:\n'
-      + '- not given back: 1 reservation, 2 mappings, 2 pages, 1 stream, 1 event, 128 KiB of memory',
+    message: /: 1 reservation, 2 mappings, 2 pages, 1 stream, 1 event, 128 KiB/,
   });
   bench.native.destroyEvent(event);
   bench.native.destroyStream(stream);

@@ -10,6 +10,7 @@ import { dtypes, layoutKinds, type KvCache } from 'virtual-kv';
 
 import { cacheTest } from '../helpers/cache.js';
 import { hasCompiler, runProbe } from '../helpers/native-probe.js';
+import { refuses } from '../helpers/refuses.js';
 
 const probeTest = hasCompiler ? test : test.skip;
 const roles = ['key', 'value', 'latent'];
@@ -73,14 +74,14 @@ cacheTest("the sequences of a scheduler's pass are written as they are", {}, (t,
 cacheTest('arrays without room, and batches that are not prepared, are refused, and nothing is written', {}, (t, bench) => {
   const { cache } = bench;
   const short = new BigInt64Array(8 * cache.tensors.length - 1);
-  t.throws(() => cache.writeTensors(short), { code: 'KV_INVALID_OPTION', message: /a BigInt64Array of at least 32 elements, got 31/ });
+  refuses(t, () => cache.writeTensors(short), 'KV_INVALID_OPTION', { received: short.length });
   t.true(short.every((word) => word === 0n));
   t.throws(() => cache.writeTensors(new Int32Array(64) as never), { code: 'KV_INVALID_OPTION' });
   const sequence = cache.acquire();
   const batch = bench.batchOf([sequence, 1]);
   t.throws(() => cache.writeSequences(batch, new Int32Array(4)), { code: 'KV_BATCH_STATE' });
   cache.prepare(batch);
-  t.throws(() => cache.writeSequences(batch, new Int32Array(3)), { code: 'KV_INVALID_OPTION', message: /at least 4 elements, got 3/ });
+  refuses(t, () => cache.writeSequences(batch, new Int32Array(3)), 'KV_INVALID_OPTION', { received: 3 });
   t.throws(() => cache.writeSequences({ length: 2, slots: new Int32Array(1) } as never, new Int32Array(8)), { code: 'KV_INVALID_OPTION' });
   cache.discard(batch);
   sequence.release();

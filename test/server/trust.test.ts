@@ -72,7 +72,8 @@ test('`urgency` is at most what the operator allows, for all or for a key', asyn
 test('keys that no header can carry are refused, and the error does not have them', (t) => {
   const world = new ServingWorld();
   for (const key of ['', 'two words', 'tab\t', 'schlüssel', 'line\n', '\0']) {
-    const error = t.throws(() => new ServingWorld({ apiKeys: [key] }), { code: 'KV_INVALID_OPTION', message: /apiKeys\[0\]/ });
+    const error = t.throws(() => new ServingWorld({ apiKeys: [key] }), { code: 'KV_INVALID_OPTION' });
+    t.like(error, { details: { option: 'apiKeys[0]' } });
     if (key.length > 2) t.false(error.message.includes(key));
   }
   return world.close();

@@ -173,7 +173,7 @@ test('a cache that is too small for the checks is named', async (t) => {
     const cache = new KvCache({ model: { layers: 1, kvHeads: 1, headDim: 4, dtype: 'float32' }, driver: 'host', slots: 2, maxTokens: 256, memoryBudgetBytes: 2 ** 24 });
     return { cache, engine: new SmallEngine(cache, undefined) };
   };
-  await t.throwsAsync(engineContract(makeEngine)[0]!.run(), { message: /2 slots of 256 tokens; the checks need 4 of 64/ });
+  await t.throwsAsync(engineContract(makeEngine)[0]!.run(), { message: /2 slots of 256 .* 4 of 64/ });
 });
 
 test('an engine and its cache are closed when a check has failed, too', async (t) => {
@@ -184,7 +184,7 @@ test('an engine and its cache are closed when a check has failed, too', async (t
     cache = place.cache;
     return { ...place, close: () => { closed.push(place.cache.isClosed ? 'late' : 'in time'); } };
   };
-  await t.throwsAsync(engineContract(makeEngine)[3]!.run(), { message: /with other bytes behind the new tokens: the logit of token 0 is/ });
+  await t.throwsAsync(engineContract(makeEngine)[3]!.run(), { message: /other bytes behind .* token 0 / });
   t.deepEqual(closed, ['in time']);
   t.true(cache!.isClosed);
 });

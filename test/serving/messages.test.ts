@@ -2,6 +2,7 @@
 
 import { greedy, isKvError, NaiveScheduler, OfflineScheduler, OnlineScheduler, type Engine } from 'virtual-kv';
 
+import { refuses, refusesAsync } from '../helpers/refuses.js';
 import { turn, vocabularyTokens } from './pattern-engine.js';
 import { assertAnswer, collect, promptOf, servingTests } from './serving-bench.js';
 
@@ -15,19 +16,19 @@ servingTests('the error of a malformed answer says what the engine has answered'
     [() => ({ tokens: ['1'] }), /./],
     [() => ({ logits: new Float32Array(vocabularyTokens).fill(Number.NaN, 5, 6) }), /./],
     [() => ({ logits: new Array<number>(vocabularyTokens).fill(0) }), /no Float32Array/],
-    [() => new Float32Array(vocabularyTokens), /an array itself instead of `\{ logits \}`/],
-    [() => [1, 2], /an array itself instead of `\{ logits \}`/],
-    [() => ({ get logits() { throw thrown; } }), /its answer could not be read/],
-    [() => ({ get tokens() { throw thrown; } }), /its answer could not be read/],
-    [() => ({ logits: new Float64Array(vocabularyTokens) }), /no Float32Array, 61 numbers instead of logits for 1 sequence, 61 numbers/],
-    [() => ({ logits: { length: 61 } }), /no Float32Array/], [() => ({ logits: 3 }), /nothing instead of logits/],
-    [() => ({ logits: new Float32Array(60) }), /60 numbers instead of logits for 1 sequence, 61 numbers/],
-    [() => ({ logits: Object.defineProperty(new Float32Array(3), 'length', { value: 1_000 }) }), /with 3 numbers instead of logits/],
-    [() => ({ tokens: { length: 1, 0: 1 } }), /nothing instead of tokens/],
+    [() => new Float32Array(vocabularyTokens), /an array/],
+    [() => [1, 2], /an array/],
+    [() => ({ get logits() { throw thrown; } }), /not be read/],
+    [() => ({ get tokens() { throw thrown; } }), /not be read/],
+    [() => ({ logits: new Float64Array(vocabularyTokens) }), /no Float32Array, 61 .* 61 /],
+    [() => ({ logits: { length: 61 } }), /no Float32Array/], [() => ({ logits: 3 }), /nothing .*logits/],
+    [() => ({ logits: new Float32Array(60) }), /60 .*\b61 /],
+    [() => ({ logits: Object.defineProperty(new Float32Array(3), 'length', { value: 1_000 }) }), / 3 numbers/],
+    [() => ({ tokens: { length: 1, 0: 1 } }), /nothing .*tokens/],
     [() => ({ tokens: Object.defineProperty([0], 0, { get: () => { throw thrown; } }) }), /not now/],
-    [() => ({ tokens: [{ valueOf: () => { throw thrown; } }] }), /is not in its vocabulary/],
-    [() => ({ then: () => { throw thrown; } }), /it threw an error/],
-    [() => ({ get then() { throw thrown; } }), /it threw an error/],
+    [() => ({ tokens: [{ valueOf: () => { throw thrown; } }] }), /vocabulary/],
+    [() => ({ then: () => { throw thrown; } }), /it threw/],
+    [() => ({ get then() { throw thrown; } }), /it threw/],
   ];
   for (const [index, [answer, message]] of answers.entries()) {
     for (const passTimeoutMs of [undefined, 1e6]) {
@@ -78,9 +79,7 @@ servingTests('a sampler that throws undefined or null ends its request with a ty
   const scheduler = new OnlineScheduler({ cache, engine });
   for (const thrown of [undefined, null]) {
     const sampler = (): number => { throw thrown; }; // eslint-disable-line @typescript-eslint/only-throw-error -- on purpose
-    await t.throwsAsync(scheduler.submit({ ...request, sampler }).result, {
-      code: 'KV_INVALID_OPTION', message: /`sampler` must be a function that throws nothing but errors/,
-    });
+    await refusesAsync(t, scheduler.submit({ ...request, sampler }).result, 'KV_INVALID_OPTION', { option: 'sampler', received: String(thrown) });
   }
   await scheduler.close();
 });
@@ -92,8 +91,7 @@ servingTests('a second reader of a stream is refused', {}, async ({ t, cache, en
   const tokens = [value];
   for await (const token of stream) tokens.push(token); // goes on behind what was read
   t.deepEqual(tokens, [...(await stream.result).tokens]);
-  const error = await t.throwsAsync(async () => { for await (const _token of stream) t.fail(); }, { code: 'KV_STREAM_STATE' });
-  t.regex(error.message, /has a reader.*`stream\.result`/);
+  await refusesAsync(t, (async () => { for await (const _token of stream) t.fail(); })(), 'KV_STREAM_STATE', { operation: 'read' });
   const other = scheduler.submit({ ...request, tokens: promptOf(30, 1) });
   const reader = other[Symbol.asyncIterator]();
   t.is(reader[Symbol.asyncIterator](), reader);
@@ -108,8 +106,7 @@ servingTests('reading a field of the result from a stream throws, and suggests `
   const stream = await (scheduler.submit(request) as unknown as Promise<Record<string, unknown>>); // as JavaScript may
   const result = await (stream['result'] as Promise<object>);
   for (const field of Object.keys(result).filter((name) => name !== 'side' && name !== 'logProbabilities')) { // a stream has these too
-    const error = t.throws(() => stream[field], { code: 'KV_STREAM_STATE' });
-    t.true(error.message.includes(`\`${field}\``) && error.message.includes('`stream.result`'), error.message);
+    refuses(t, () => stream[field], 'KV_STREAM_STATE', { operation: `read \`${field}\` of` });
   }
 });
 
@@ -117,7 +114,7 @@ for (const [option, wrong] of [['now', () => Number.NaN], ['now', () => '1'], ['
   servingTests(`a clock whose \`${option}\` answers ${String(wrong())} is refused by submit, which changes nothing`, {}, async ({ t, cache, engine }) => {
     const scheduler = new OnlineScheduler({ cache, engine, [option]: wrong });
     const late = { ...request, deadlineMs: 10, signal: new AbortController().signal };
-    t.throws(() => scheduler.submit(late), { code: 'KV_INVALID_OPTION', message: new RegExp(`\`${option}\``) });
+    refuses(t, () => scheduler.submit(late), 'KV_INVALID_OPTION', { option });
     t.deepEqual([scheduler.waitingRequests, scheduler.totals.failedRequests], [0, 0]);
     await scheduler.idle();
     for (const list of [NaiveScheduler, OfflineScheduler]) {

@@ -5,6 +5,7 @@ import { getEventListeners } from 'node:events';
 import test from 'ava';
 
 import { mostOvertakes } from '#internal/side/encoder-room.js';
+import { refusesAsync } from '../helpers/refuses.js';
 import { EncoderBench, isSettled, rowBytes, rowsOf, turn } from './encoder-bench.js';
 
 test('requests get room in the order in which they came, a small one not before a large one', async (t) => {
@@ -94,8 +95,10 @@ test('no listener is left when a request is served', async (t) => {
 test('a request that waits too long is rejected, with what it waited for', async (t) => {
   const bench = new EncoderBench(6);
   const held = await bench.take('held', 4);
-  await t.throwsAsync(bench.take('large', 6, { timeoutMs: 1 }), { code: 'KV_TIMEOUT', message: /1 ms for room in the encoder cache/ });
-  await t.throwsAsync(bench.ask('slow', 2, { timeoutMs: 1 }), { code: 'KV_TIMEOUT', message: /1 ms for the encoder/ });
+  await refusesAsync(t, bench.take('large', 6, { timeoutMs: 1 }),
+    'KV_TIMEOUT', { timeoutMs: 1, waitedFor: 'room in the encoder cache' });
+  await refusesAsync(t, bench.ask('slow', 2, { timeoutMs: 1 }),
+    'KV_TIMEOUT', { timeoutMs: 1, waitedFor: 'the encoder' });
   t.true(bench.calls.at(-1)!.signal.aborted);
   t.like(bench.encoder.counts(), { waitingRequests: 0, items: 1, computingItems: 0, usedBytes: 4 * rowBytes });
   await bench.take('held', 4, { timeoutMs: 0 });
@@ -112,11 +115,12 @@ test('`refuse` rejects at once instead of waiting, and nothing is computed', asy
   (await bench.take('evicts', 2, refuse)).release();
   (await bench.take('held', 4, refuse)).release();
   const waiting = bench.take('waits', 6);
-  await t.throwsAsync(bench.take('x', 1, refuse), { code: 'KV_ENCODER_FULL', message: /and 1 waits for room/ });
+  await refusesAsync(t, bench.take('x', 1, refuse), 'KV_ENCODER_FULL', { waiting: 1 });
   await t.throwsAsync(bench.take('waits', 6, refuse), { code: 'KV_ENCODER_FULL' });
   held.release();
   await waiting;
-  await t.throwsAsync(bench.take('x', undefined as never, { ...refuse, tokens: undefined }), { code: 'KV_ENCODER_FULL', message: /room for an item of kind/ });
+  await refusesAsync(t, bench.take('x', undefined as never, { ...refuse, tokens: undefined }),
+    'KV_ENCODER_FULL', { neededBytes: undefined, waiting: 0 });
   t.is(bench.called, 'held fits evicts waits');
 });
 

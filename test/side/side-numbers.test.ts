@@ -8,6 +8,7 @@ import test, { type ExecutionContext } from 'ava';
 import { Driver, KvCache, type KvCacheOptions, type Sequence } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 import { nativeOf } from '../helpers/native-of.js';
+import { refuses } from '../helpers/refuses.js';
 import { copiesOf, usedPages } from './side-reading.js';
 import { SideSpeaker } from './side-speaker.js';
 
@@ -260,7 +261,7 @@ test('a budget of two pages keeps 8 tokens of side rows beside 11 of K and V', (
   t.is(cache.prefixes.lookup({ tokens: a }).cachedTokens, 8);
   t.deepEqual(cache.prefixes.explain({ tokens: a }), { tokens: 8, reason: 'side-evicted', sideTensor: 'hidden', keyValueTokens: 12 });
   t.is(cache.sideCounts().usedBytes, 128 * KiB);
-  t.throws(() => speaker.say(a), { code: 'KV_OUT_OF_PAGES', message: /side tensor `hidden`.*sideBudgetBytes/ });
+  refuses(t, () => speaker.say(a), 'KV_OUT_OF_PAGES', { sideTensor: 'hidden', budgetBytes: 131_072 });
   cache.setSideBudget(2 ** 22);
   const again = speaker.say(a);
   t.is(again.sequence.cachedTokens, 8);

@@ -5,6 +5,7 @@ import test from 'ava';
 
 import { KvCache, OnlineScheduler, priority, type KvCacheOptions } from 'virtual-kv';
 import { cacheTest, drivers } from '../helpers/cache.js';
+import { refuses } from '../helpers/refuses.js';
 import { assertAnswer, promptOf, smallModel } from '../serving/serving-bench.js';
 import { SideEngine, sideTensors } from '../serving/side-engine.js';
 import { SideSpeaker } from './side-speaker.js';
@@ -70,7 +71,8 @@ test('a request that lacks only what pinned rows keep gets KV_OUT_OF_PAGES, and 
   world.cacheText(system, 1);
   world.cacheText(textOf(100, 4));
   const before = world.cache.sideCounts();
-  t.throws(() => world.cache.acquire({ tokens: textOf(200, 12) }), { code: 'KV_OUT_OF_PAGES', message: /side tensor `hidden`.*pinned text leave 2/ });
+  refuses(t, () => world.cache.acquire({ tokens: textOf(200, 12) }),
+    'KV_OUT_OF_PAGES', { sideTensor: 'hidden', needPages: 3, havePages: 2 });
   t.deepEqual([world.cache.sideCounts(), before.heldBytes, world.found(textOf(100, 4))], [before, 0, 4]);
   world.cacheText([...system, 60], 0); // shares them
   t.is(world.found([...system, 60]), 11);

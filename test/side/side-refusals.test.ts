@@ -5,6 +5,7 @@ import test from 'ava';
 
 import { isKvError, KvCache, lru, type KvCacheOptions, onDemand, type Sequence } from 'virtual-kv';
 import { cacheTest } from '../helpers/cache.js';
+import { refuses } from '../helpers/refuses.js';
 import { SideSpeaker } from './side-speaker.js';
 
 const pageBytes = 65_536;
@@ -46,8 +47,10 @@ test('an acquire that side memory refuses evicts neither K and V nor rows of ano
   speaker.cacheText(other, { needs: ['a'] }); // 2 side pages, cached
   const held = speaker.say(text(2000, 64), { needs: ['b'] });
   const before = { ...cache.counts() };
-  t.throws(() => cache.acquire({ tokens: text(3000, 200), needs: ['a', 'b'] }), { code: 'KV_OUT_OF_PAGES', message: /`a`/ }); // 8 of 3
-  t.throws(() => cache.acquire({ tokens: text(3000, 128), needs: ['a', 'b'] }), { code: 'KV_OUT_OF_PAGES', message: /`b`/ }); // 4 of 3
+  refuses(t, () => cache.acquire({ tokens: text(3000, 200), needs: ['a', 'b'] }),
+    'KV_OUT_OF_PAGES', { sideTensor: 'a' }); // 8 of 3
+  refuses(t, () => cache.acquire({ tokens: text(3000, 128), needs: ['a', 'b'] }),
+    'KV_OUT_OF_PAGES', { sideTensor: 'b' }); // 4 of 3
   t.deepEqual({ ...cache.counts() }, before);
   t.deepEqual([found(cache, other, []), found(cache, other, ['a'])], [128, 128]);
   cache.acquire({ tokens: text(3000, 64), needs: ['a', 'b'] }).release();

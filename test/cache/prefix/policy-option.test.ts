@@ -5,26 +5,29 @@ import test from 'ava';
 import { KvCache, lru, type EvictionPolicyFactory } from 'virtual-kv';
 
 import { assertNothingLeft, cacheOptions, openDriver } from '../../helpers/cache.js';
+import { refuses } from '../../helpers/refuses.js';
 
-const broken: Readonly<Record<string, { readonly policy: EvictionPolicyFactory; readonly message: RegExp }>> = {
-  'returns nothing': { policy: () => undefined as never, message: /^`prefixCache\.policy` must be a function that returns .*; it returned undefined\.$/ },
+const notToday = new Error('not today');
+const broken: Readonly<Record<string, { readonly policy: EvictionPolicyFactory; readonly thrown?: Error }>> = {
+  'returns nothing': { policy: () => undefined as never },
   'returns a policy without `victim`': {
     policy: () => ({ add: () => undefined, remove: () => undefined, split: () => undefined }) as never,
-    message: /methods `add`, `remove`, `split` and `victim`; it returned an object/,
   },
   throws: {
     policy: () => {
-      throw new Error('not today');
+      throw notToday;
     },
-    message: /^not today$/,
+    thrown: notToday,
   },
 };
 
-for (const [what, { policy, message }] of Object.entries(broken)) {
+for (const [what, { policy, thrown }] of Object.entries(broken)) {
   for (const on of ['mock', 'host'] as const) {
     test(`a policy that ${what} leaves nothing open (${on})`, (t) => {
       const { driver, device } = openDriver({ on });
-      t.throws(() => new KvCache({ ...cacheOptions({ on }, driver), prefixCache: { policy } }), { message });
+      const open = (): unknown => new KvCache({ ...cacheOptions({ on }, driver), prefixCache: { policy } });
+      if (thrown === undefined) refuses(t, open, 'KV_INVALID_OPTION', { option: 'prefixCache.policy', isReturned: true });
+      else t.throws(open, { is: thrown });
       assertNothingLeft(t, driver, device);
     });
   }

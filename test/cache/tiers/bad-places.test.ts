@@ -74,7 +74,6 @@ slow('starts processes')('a directory without rights, to make the store in or to
     fs.chmodSync(directory, 0o755);
     t.is(error?.code, 'KV_STORE_UNAVAILABLE', where);
     t.regex(error!.message, /EACCES|EPERM/);
-    t.regex(error!.message, /right to write/);
     for (const name of fs.readdirSync(directory)) fs.chmodSync(path.join(directory, name), 0o755);
     t.deepEqual(tree(parent), before);
   }

@@ -5,6 +5,7 @@ import test from 'ava';
 
 import { hostTier, OfflineScheduler, OnlineScheduler, type GenerationResult } from 'virtual-kv';
 import { PatternEngine, turn } from '../../serving/pattern-engine.js';
+import { refusesAsync } from '../../helpers/refuses.js';
 import { dropFromDevice } from './device-index.js';
 import { PlainTier } from './plain-tier.js';
 import { benchOf, close, serve, textOf } from './tier-bench.js';
@@ -123,7 +124,7 @@ test('a promotion is complete only where all that is stored came: behind a lost 
 test('a tier in which no block has room says so when it opens, and the others work', async (t) => {
   const bench = benchOf(t, [hostTier({ bytes: 4096 }), new PlainTier('mine')]);
   const { tiers } = bench.cache.prefixes;
-  await t.throwsAsync(tiers!.ready(), { code: 'KV_INVALID_OPTION', message: /room for a block at least: .* 16 tokens.*got 4,096/ });
+  await refusesAsync(t, tiers!.ready(), 'KV_INVALID_OPTION', { owner: 'host', option: 'bytes', received: 4096 });
   serve(bench, textOf(64), 1);
   await tiers!.settled();
   t.deepEqual(tiers!.metrics().tiers.map(({ storedBlocks }) => storedBlocks), [0, 4]);
