@@ -13,8 +13,8 @@ import { PastText } from './past.js';
 export interface ForwardRow {
   readonly text: PastText;
   /**
-   * [column whose logits are wanted]: the new token of the text whose logits these are, in rising order; -1, at first:
-   * none, they are 0.
+   * [column whose logits are wanted]: which token of the text stands there, in rising order. The first ones may be -1:
+   * padding before any token, whose logits are 0.
    */
   readonly places: readonly number[];
 }
@@ -49,6 +49,7 @@ interface Call {
   readonly reject: (error: unknown) => void;
 }
 
+/** What a pass computes of a row: the next `tokens` tokens of its text. */
 interface Member {
   readonly row: Row;
   readonly sequence: Sequence;
@@ -114,7 +115,7 @@ export class ForwardLoop {
     });
   }
 
-  /** A past fewer refers to some texts; the last one's end releases what the cache holds. */
+  /** One past less refers to each of these texts. Those to which none refers any more give up their sequences. */
   release(texts: readonly PastText[]): void {
     for (const text of texts) {
       text.pasts -= 1;
@@ -316,27 +317,17 @@ export class ForwardLoop {
     this.totals.passes += 1;
     this.totals.computedTokens += tokens;
     this.totals.mostRows = Math.max(this.totals.mostRows, members.length);
-    for (const {
-      row: { text },
-    } of members) {
-      // used last
-      if (this.#held.delete(text)) this.#held.add(text);
-    }
+    for (const { row: { text } } of members) if (this.#held.delete(text)) this.#held.add(text); // used last
   }
 
   #deliver(logits: Float32Array, targets: ReadonlyMap<Row, readonly number[]>): void {
-    const {
-      engine: { vocabularyTokens },
-    } = this.#options;
+    const { vocabularyTokens: width } = this.#options.engine;
     for (const call of this.#active) {
       let at = 0;
       for (const row of call.rows) {
         for (const wanted of targets.get(row) ?? []) {
           if (wanted >= 0)
-            call.logits.set(
-              logits.subarray(wanted * vocabularyTokens, (wanted + 1) * vocabularyTokens),
-              (at + row.next) * vocabularyTokens,
-            );
+            call.logits.set(logits.subarray(wanted * width, (wanted + 1) * width), (at + row.next) * width);
           row.next += 1;
         }
         at += row.places.length;
@@ -424,17 +415,10 @@ export class ForwardLoop {
     const members: Member[] = [];
     let left = this.#options.prefillTokensPerStep;
     for (const row of this.#active.flatMap(({ rows }) => rows)) {
-      const {
-        text,
-        text: { sequence, firstPosition },
-      } = row;
-      if (
-        isDone(row) ||
-        sequence === undefined ||
-        firstPosition !== (members[0]?.row.text.firstPosition ?? firstPosition)
-      )
-        continue;
-      const remaining = text.tokens.length - sequence.length;
+      const { tokens: all, sequence, firstPosition } = row.text;
+      if (isDone(row) || sequence === undefined) continue;
+      if (firstPosition !== (members[0]?.row.text.firstPosition ?? firstPosition)) continue; // a pass has one
+      const remaining = all.length - sequence.length;
       const tokens = remaining === 1 ? 1 : Math.min(remaining, left);
       if (remaining > 1) left -= tokens;
       if (tokens > 0) members.push({ row, sequence, tokens });
