@@ -183,6 +183,7 @@ export class DecoderSession {
     return outputs;
   }
 
+  /** Reads a call, and adds its tokens to the texts of its past, or begins new ones. Throws KV_INVALID_OPTION. */
   #read(feeds: Feeds) {
     const { dims, data } = given(feeds, 'input_ids');
     const [batch = 0, added = 0] = dims;

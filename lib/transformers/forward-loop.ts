@@ -13,8 +13,8 @@ import { PastText } from './past.js';
 export interface ForwardRow {
   readonly text: PastText;
   /**
-   * [column whose logits are wanted]: the new token of the text whose logits these are, in rising order; -1, at first:
-   * none, they are 0.
+   * [column whose logits are wanted]: which token of the text stands there, in rising order. The first ones may be -1:
+   * padding before any token, whose logits are 0.
    */
   readonly places: readonly number[];
 }
@@ -49,6 +49,7 @@ interface Call {
   readonly reject: (error: unknown) => void;
 }
 
+/** What a pass computes of a row: the next `tokens` tokens of its text. */
 interface Member {
   readonly row: Row;
   readonly sequence: Sequence;
@@ -57,6 +58,8 @@ interface Member {
 
 /** Other sequences compute so much more of a prompt than is cached that waiting for them is worth it. */
 const worthWaiting = 16;
+/** What a turn of the event loop evicts for a prompt; it is unmapped in each slot that shares it. */
+const evictedBytes = 2 ** 23;
 
 export interface ForwardLoopOptions {
   readonly cache: KvCache;
@@ -80,6 +83,8 @@ export class ForwardLoop {
   /** Of other loops, called when a pass is over. */
   readonly #watchers: (() => void)[] = [];
   readonly #giveUp = new AbortController();
+  /** Holds cached text for a call that has not begun. */
+  #isMakingWay = false;
   #running: Promise<void> | undefined;
 
   constructor(options: ForwardLoopOptions) {
@@ -104,14 +109,13 @@ export class ForwardLoop {
         resolve,
         reject,
       };
-      if (call.rows.every((row) => isDone(row) || row.text.sequence !== undefined))
-        this.#active.push(call); // as it goes on, it waits for none that begins
-      else this.#waiting.push(call);
+      if (call.rows.some(needsSequence)) this.#waiting.push(call);
+      else this.#active.push(call); // as it goes on, it waits for none that begins
       this.#running ??= this.#run();
     });
   }
 
-  /** A past fewer refers to some texts; the last one's end releases what the cache holds. */
+  /** One past less refers to each of these texts. Those to which none refers any more give up their sequences. */
   release(texts: readonly PastText[]): void {
     for (const text of texts) {
       text.pasts -= 1;
@@ -133,7 +137,7 @@ export class ForwardLoop {
       try {
         if (this.#giveUp.signal.aborted)
           throw createError('KV_CLOSED', { operation: 'compute a pass', owner: 'OnnxDecoder' });
-        this.#admit();
+        await this.#admit();
         await this.#step();
       } catch (error) {
         // nothing can be computed any more
@@ -145,10 +149,11 @@ export class ForwardLoop {
     this.#running = undefined;
   }
 
-  #admit(): void {
+  async #admit(): Promise<void> {
     const { waitMs } = this.#options;
     while (this.#waiting.length > 0) {
       const [call] = this.#waiting as [Call];
+      await this.#makeWay(call);
       const error = this.#begin(call);
       if (error === undefined) {
         this.#waiting.shift();
@@ -160,12 +165,51 @@ export class ForwardLoop {
     }
   }
 
+  /**
+   * Has the cache evict what stands in the way of a call's prompts, a part in each turn of the event loop: unmapping a
+   * gigabyte takes 70 ms. Meanwhile sequences hold what is cached of the prompts, and map pages; `#begin` finds both in
+   * their slots. Nothing is evicted where there may be no room at present.
+   */
+  async #makeWay({ rows }: Call): Promise<void> {
+    const { cache } = this.#options;
+    const { tokensPerRow, pagesPerRow, pageBytes } = cache.layout;
+    const partPages = evictedBytes / pageBytes;
+    const fresh = rows.filter((row) => needsSequence(row) && row.text.forkOf?.sequence === undefined);
+    const pages = fresh.reduce((sum, { text }) => sum + cache.pagesFor(text.tokens.length), 0);
+    if (pages <= Math.max(partPages, cache.pool.native.available()) || pages > cache.counts().admissiblePages) return;
+    const partTokens = tokensPerRow * Math.ceil(partPages / pagesPerRow);
+    const sequences: Sequence[] = [];
+    this.#isMakingWay = true;
+    try {
+      for (const row of fresh) sequences.push(this.#acquire(row, 'none'));
+      const missing = fresh.map((row, at) => row.text.tokens.length - knownTokens(row, sequences[at]!));
+      for (let most = partTokens; most < Math.max(...missing); most += partTokens) {
+        this.#batch.clear();
+        for (const [at, sequence] of sequences.entries()) this.#batch.add(sequence, Math.min(missing[at]!, most));
+        cache.prepare(this.#batch);
+        cache.discard(this.#batch); // what is mapped stays
+        await new Promise(setImmediate);
+      }
+    } catch {
+      // `#begin` says why
+    } finally {
+      for (const sequence of sequences) sequence.release();
+      this.#isMakingWay = false;
+    }
+  }
+
+  #acquire(row: Row, reserve: 'prompt' | 'none'): Sequence {
+    const { tokens, adapter } = row.text;
+    const caching = firstWanted(row) === 0 ? 'write' : 'read-write';
+    return this.#options.cache.acquire({ tokens, adapter, caching, reserve });
+  }
+
   /** Acquires sequences for all texts of a call that have none, or for none of them and returns why. */
   #begin({ rows }: Call): unknown {
     const begun: PastText[] = [];
     try {
       for (const row of rows) {
-        if (row.text.sequence !== undefined || isDone(row)) continue;
+        if (!needsSequence(row)) continue;
         this.#beginText(row, true);
         begun.push(row.text);
       }
@@ -179,16 +223,11 @@ export class ForwardLoop {
   /** Gives a text a sequence; not yet where it may wait and others compute its prompt at the moment. */
   #beginText(row: Row, mayWait: boolean): void {
     const { text } = row;
-    const { cache } = this.#options;
     const from = firstWanted(row);
     let sequence = this.#forked(text);
     if (sequence === undefined) {
-      sequence = cache.acquire({
-        tokens: text.tokens,
-        caching: from === 0 ? 'write' : 'read-write',
-        adapter: text.adapter,
-      });
-      if (mayWait && Math.min(sequence.pendingTokens, from) > sequence.length + worthWaiting) {
+      sequence = this.#acquire(row, 'prompt');
+      if (mayWait && knownTokens(row, sequence) > sequence.length + worthWaiting) {
         sequence.release();
         return;
       }
@@ -239,7 +278,7 @@ export class ForwardLoop {
   }
 
   #mayComeFree(error: unknown): boolean {
-    return [this, ...this.#others(error)].some((loop) => loop.#active.length > 0);
+    return [this, ...this.#others(error)].some((loop) => loop.#active.length > 0 || loop.#isMakingWay);
   }
 
   /** Resolves when another loop has computed a pass; at once where none has a call. */
@@ -278,27 +317,17 @@ export class ForwardLoop {
     this.totals.passes += 1;
     this.totals.computedTokens += tokens;
     this.totals.mostRows = Math.max(this.totals.mostRows, members.length);
-    for (const {
-      row: { text },
-    } of members) {
-      // used last
-      if (this.#held.delete(text)) this.#held.add(text);
-    }
+    for (const { row: { text } } of members) if (this.#held.delete(text)) this.#held.add(text); // used last
   }
 
   #deliver(logits: Float32Array, targets: ReadonlyMap<Row, readonly number[]>): void {
-    const {
-      engine: { vocabularyTokens },
-    } = this.#options;
+    const { vocabularyTokens: width } = this.#options.engine;
     for (const call of this.#active) {
       let at = 0;
       for (const row of call.rows) {
         for (const wanted of targets.get(row) ?? []) {
           if (wanted >= 0)
-            call.logits.set(
-              logits.subarray(wanted * vocabularyTokens, (wanted + 1) * vocabularyTokens),
-              (at + row.next) * vocabularyTokens,
-            );
+            call.logits.set(logits.subarray(wanted * width, (wanted + 1) * width), (at + row.next) * width);
           row.next += 1;
         }
         at += row.places.length;
@@ -356,9 +385,7 @@ export class ForwardLoop {
   /** Begins the texts of active calls that waited for others to compute their prompts. */
   #beginLate(): void {
     for (;;) {
-      const late = this.#active.flatMap((call) =>
-        call.rows.filter((row) => row.text.sequence === undefined && !isDone(row)).map((row) => ({ call, row })),
-      );
+      const late = this.#active.flatMap((call) => call.rows.filter(needsSequence).map((row) => ({ call, row })));
       const mayWait = this.#active.some(({ rows }) =>
         rows.some((row) => row.text.sequence !== undefined && !isDone(row)),
       );
@@ -388,17 +415,10 @@ export class ForwardLoop {
     const members: Member[] = [];
     let left = this.#options.prefillTokensPerStep;
     for (const row of this.#active.flatMap(({ rows }) => rows)) {
-      const {
-        text,
-        text: { sequence, firstPosition },
-      } = row;
-      if (
-        isDone(row) ||
-        sequence === undefined ||
-        firstPosition !== (members[0]?.row.text.firstPosition ?? firstPosition)
-      )
-        continue;
-      const remaining = text.tokens.length - sequence.length;
+      const { tokens: all, sequence, firstPosition } = row.text;
+      if (isDone(row) || sequence === undefined) continue;
+      if (firstPosition !== (members[0]?.row.text.firstPosition ?? firstPosition)) continue; // a pass has one
+      const remaining = all.length - sequence.length;
       const tokens = remaining === 1 ? 1 : Math.min(remaining, left);
       if (remaining > 1) left -= tokens;
       if (tokens > 0) members.push({ row, sequence, tokens });
@@ -435,10 +455,17 @@ const isCapacity = (error: unknown): boolean =>
 
 const isDone = ({ next, places }: Row): boolean => next === places.length;
 
+const needsSequence = (row: Row): boolean => row.text.sequence === undefined && !isDone(row);
+
 /** The first token that must be computed for the logits that are wanted. */
 function firstWanted({ next, places, text: { tokens } }: Row): number {
   const first = places.find((token, place) => place >= next && token >= 0);
   return first ?? tokens.length;
+}
+
+/** Tokens that need not be computed for a row: cached ones, or those that others compute. */
+function knownTokens(row: Row, { cachedTokens, pendingTokens }: Sequence): number {
+  return Math.max(cachedTokens, Math.min(pendingTokens, firstWanted(row)));
 }
 
 /** The arrays of a pass, and for each row the row of the logits, or -1, of each of its next places. */

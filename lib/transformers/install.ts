@@ -98,13 +98,13 @@ export class TransformersMemory {
 
   /** The caches of the models that run on them, in the order in which they were loaded. */
   get caches(): readonly KvCache[] {
-    return this.#open().map(({ cache }) => cache);
+    return this.#liveSessions().map(({ cache }) => cache);
   }
 
   /** Sums over these models, since each was loaded. */
   get totals(): Readonly<ForwardTotals> {
     const sums: ForwardTotals = { calls: 0, passes: 0, computedTokens: 0, cachedTokens: 0, mostRows: 0 };
-    for (const { totals } of this.#open()) {
+    for (const { totals } of this.#liveSessions()) {
       for (const name of ['calls', 'passes', 'computedTokens', 'cachedTokens'] as const) sums[name] += totals[name];
       sums.mostRows = Math.max(sums.mostRows, totals.mostRows);
     }
@@ -133,7 +133,8 @@ export class TransformersMemory {
     for (const end of ends) if (end.status === 'rejected') throw end.reason;
   }
 
-  #open(): readonly DecoderSession[] {
+  /** Those that transformers.js has not disposed of. */
+  #liveSessions(): readonly DecoderSession[] {
     for (const session of this.#sessions) if (session.cache.isClosed) this.#sessions.delete(session);
     return [...this.#sessions];
   }

@@ -14,7 +14,7 @@ export class PastText {
   readonly firstPosition: number;
   /** Holds its tokens in the cache; undefined: it is computed, or found there, when it is needed next. */
   sequence: Sequence | undefined;
-  /** A text whose first `forkTokens` tokens are its own, for when it has no sequence. */
+  /** A text that begins with the same `forkTokens` tokens, whose sequence it may fork; until it has its own. */
   forkOf: PastText | undefined;
   readonly forkTokens: number;
   /** How many refer to it. */
@@ -47,13 +47,6 @@ export class PastText {
 
   get columns(): number {
     return this.isSeen.length;
-  }
-
-  /** Tokens of its first `columns` columns. */
-  tokensIn(columns: number): number {
-    let tokens = 0;
-    for (let column = 0; column < columns; column += 1) tokens += this.isSeen[column]!;
-    return tokens;
   }
 
   /** The token of every column up to `columns`; -1: padding. */

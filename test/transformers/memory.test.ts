@@ -155,6 +155,71 @@ transformersTest(
   },
 );
 
+/** A token has 96 KiB, a row of the cache 8 tokens and 12 pages. */
+const heavy = { form: { layers: 6, heads: 16, kvHeads: 16, dim: 128, positions: 512 }, pageBytes: 65_536 };
+const mebibytes = 2 ** 20;
+
+transformersTest(
+  `what stands in a prompt's way is evicted in parts, and not what is cached of the prompt itself (seed ${seed})`,
+  async (t) => {
+    const { stock, ours, memory } = await openWorld(t, { ...heavy, memoryBudgetBytes: 60 * mebibytes });
+    const [cache] = memory.caches;
+    const [start, long, other] = textsOf(3, 400) as [number[], number[], number[]];
+    const ask = async (model: Model, text: readonly number[]) => answersOf(model, batchOf([text]), 2);
+    await ask(ours, start.slice(0, 80));
+    const sharing = [1, 2, 3, 4, 5, 6].map((last) => [...long, last, 7]);
+    await ask(ours, long);
+    await answersOf(ours, batchOf(sharing), 2);
+    const prompt = [...start.slice(0, 80), ...other];
+    const wanted = await ask(stock, prompt);
+
+    const { cachedTokens } = memory.totals;
+    let [unmapped, most] = [cache!.metrics.unmappedRows, 0];
+    const first = unmapped;
+    let watch = setImmediate(function look() {
+      const { unmappedRows } = cache!.metrics;
+      most = Math.max(most, unmappedRows - unmapped);
+      unmapped = unmappedRows;
+      watch = setImmediate(look);
+    });
+    t.deepEqual(await ask(ours, prompt), wanted);
+    clearImmediate(watch);
+    t.true(cache!.metrics.unmappedRows - first >= 150, `${cache!.metrics.unmappedRows - first} rows, in all slots`);
+    t.true(most <= 7 * 12, `${most} rows at once`); // 11 rows have 8 MiB, and seven slots share them
+    t.true(memory.totals.cachedTokens - cachedTokens >= 72, `${memory.totals.cachedTokens - cachedTokens} tokens`);
+    cache!.verify();
+  },
+);
+
+transformersTest(
+  `prompts that fill the memory take turns, those of another model too while it makes way for one (seed ${seed})`,
+  async (t) => {
+    const folder = writeModel(t, heavy.form);
+    const stock = await loadModel(t, folder);
+    const memory = installHere(t, { memoryBudgetBytes: 48 * mebibytes, pageBytes: heavy.pageBytes });
+    const ours = [await loadModel(t, folder), await loadModel(t, folder)];
+    const prompts = textsOf(4, 400);
+    const ask = (texts: readonly (readonly number[])[]) =>
+      Promise.all(texts.map((text, at) => answersOf(ours[at % 2]!, batchOf([text]), 2)));
+    const wanted = await Promise.all(prompts.map((prompt) => answersOf(stock, batchOf([prompt]), 2)));
+    t.deepEqual(await ask(prompts), wanted);
+
+    await ask([prompts[0]!.slice(0, 300)]);
+    const { calls } = memory.totals;
+    t.deepEqual(await ask(prompts.slice(0, 2)), wanted.slice(0, 2)); // most of the first one is held
+    t.is(memory.totals.calls - calls, 4);
+    for (const cache of memory.caches) {
+      cache.verify();
+      t.is(cache.counts().activeSlots, 0);
+    }
+
+    const late = ask(prompts.slice(2));
+    await new Promise(setImmediate);
+    const [error] = await Promise.all([t.throwsAsync(late), memory.close()]);
+    t.true(isKvError(error, 'KV_CLOSED') || isKvError(error, 'KV_ABORTED'), String(error));
+  },
+);
+
 transformersTest(`pasts that nobody disposes of are released when they are collected (seed ${seed})`, async (t) => {
   const { ours, memory } = await openWorld(t);
   for (const prompt of textsOf(3, 20)) await kept(ours, prompt);

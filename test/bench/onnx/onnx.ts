@@ -1,6 +1,7 @@
 // `npm run bench -- onnx [--shape=smollm2-135m|qwen3-0.6b|gemma3-1b]`: transformers.js as it is and on this package's
 // memory, with one model of random weights, in the same run: processor time of `generate`, memory, the event loop, and
-// a step of decoding long texts. Each of the two in a process of its own.
+// a step of decoding long texts. Each of the two in a process of its own with one thread, both at the same time, so
+// that they find the same machine. It takes 5 GiB of memory, and the largest shape about five minutes on two processors.
 
 import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
@@ -47,7 +48,7 @@ export async function onnx(): Promise<BenchResult[]> {
   const folder = mkdtempSync(path.join(tmpdir(), 'vkv-bench-'));
   try {
     writeModel(folder, name);
-    const [stock, ours] = [await measured('stock', folder), await measured('ours', folder)];
+    const [stock, ours] = await Promise.all([measured('stock', folder), measured('ours', folder)]);
     const results = (Object.keys(loads) as (keyof typeof loads)[]).map((load): BenchResult => {
       const [before, after] = [stock.cpuMs[load]!, ours.cpuMs[load]!];
       const same = ours.answers[load]!.filter((token, at) => token === stock.answers[load]![at]).length;
