@@ -285,8 +285,9 @@ export class CachePool {
   }
 
   /**
-   * Makes one node of a node of the pool and its only child where nothing tells them apart: all releases so far used
-   * both, or the upper one has no row of its own. Returns whether it did; the child remains.
+   * Makes one node of a node of the pool and its only child where nothing tells them apart: all requests so far used
+   * both, and no transfer raised the level of one alone; or the upper one has no row of its own. Returns whether it
+   * did; the child remains.
    */
   joinChild(upper: number): boolean {
     const { tree, ledger, policy, listeners } = this.#options;
@@ -295,7 +296,8 @@ export class CachePool {
     if (lower < 0 || nodes.pins[upper] !== 0 || nodes.parent[upper]! < 0 || !nodes.isOnlyChild(lower)) return false;
     const rows = ledger.ownRows(upper);
     // What used the child used its parent too: as many uses are the same uses.
-    if (nodes.uses[upper] !== nodes.uses[lower] && rows > 0) return false;
+    const isAlike = nodes.uses[upper] === nodes.uses[lower] && nodes.level[upper] === nodes.level[lower];
+    if (!isAlike && rows > 0) return false;
     policy.remove(upper);
     this.withheld.remove(upper);
     this.#quota?.remove(upper, rows);

@@ -8,11 +8,9 @@ export type {
   SelectedExtent,
 } from './eviction/eviction-policy.js';
 export * from './eviction/index.js';
-export type { PrefixExplanation } from './prefix-hit.js';
-export type { PrefixHit } from './prefix-hit.js';
+export type { PrefixExplanation, PrefixHit } from './prefix-hit.js';
 export { PrefixIndex, type PrefixIndexOptions } from './prefix-index.js';
-export type { PathOptions, PrefixPath } from './prefix-tree.js';
-export type { TextListener } from './prefix-tree.js';
+export type { PathOptions, PrefixPath, TextListener } from './prefix-tree.js';
 export {
   PromptEncoder, type ItemNames, type PromptEncoderOptions, type PromptItem, type PromptItemKind, type TextSource,
 } from './prompt-encoder.js';

@@ -63,7 +63,9 @@ export class OpenPaths {
 
   /** What the path has not committed is not announced any more. */
   withdraw(path: PrefixPath): void {
-    this.#withdraw(path);
+    if (path.announced === undefined) return;
+    path.announced = undefined;
+    this.announcing -= 1;
   }
 
   /** The longest path that ends in the node; 0: none does. */
@@ -167,7 +169,7 @@ export class OpenPaths {
   }
 
   #end(path: PrefixPath): void {
-    this.#withdraw(path);
+    this.withdraw(path);
     this.#detach(path);
     this.count -= 1;
     if (this.isDuplicating) this.#duplicating.delete(path);
@@ -277,7 +279,7 @@ export class OpenPaths {
   /** The path's length changes within its node. */
   #move(path: PrefixPath, length: number): void {
     path.length = length;
-    if (path.announced !== undefined && length >= path.announced.length) this.#withdraw(path);
+    if (path.announced !== undefined && length >= path.announced.length) this.withdraw(path);
   }
 
   /**
@@ -326,12 +328,6 @@ export class OpenPaths {
   /** The path's own row behind its whole ones, or -1. */
   #ownTail({ rows, length }: PrefixPath): number {
     return rows[this.#ledger.wholeRows(length)] ?? -1;
-  }
-
-  #withdraw(path: PrefixPath): void {
-    if (path.announced === undefined) return;
-    path.announced = undefined;
-    this.announcing -= 1;
   }
 
   #all(): PrefixPath[] {
@@ -440,7 +436,8 @@ function checkPooled(ledger: RowLedger, nodes: NodeTable, node: number, rows: nu
     const isBacked = ledger.backedTokens(node) === nodes.to[node];
     expect(isBacked && rows > 0, 'tokens of a leaf that no path uses lie in no row', node, nodes.to[node]);
   } else if (nodes.isOnlyChild(child)) {
-    expect(nodes.uses[node] !== nodes.uses[child] && rows > 0, 'a node and its only child could be one', node, child);
+    const isAlike = nodes.uses[node] === nodes.uses[child] && nodes.level[node] === nodes.level[child];
+    expect(!isAlike && rows > 0, 'a node and its only child could be one', node, child);
   }
 }
 

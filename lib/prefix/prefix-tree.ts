@@ -441,7 +441,6 @@ export class NodeTable implements NodeView {
 
   #grow(): void {
     const length = Math.max(64, 2 * this.parent.length);
-    this.parent = enlarged(this.parent, length);
     this.from = enlarged(this.from, length);
     this.to = enlarged(this.to, length);
     this.firstToken = enlarged(this.firstToken, length);
@@ -456,6 +455,7 @@ export class NodeTable implements NodeView {
     this.level = enlarged(this.level, length);
     this.tenant = enlarged(this.tenant, length);
     this.generation = enlarged(this.generation, length);
+    this.parent = enlarged(this.parent, length); // last: where memory is refused before, this is done again
   }
 }
 

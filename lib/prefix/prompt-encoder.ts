@@ -196,9 +196,8 @@ function invalid(owner: string, option: string, expected: string, received: unkn
  * KV_INVALID_OPTION.
  *
  * @param encoding How rows are made of it, where that can differ for equal bytes: the encoder and its revision, the
- * resolution, the grid of
- *   patches, frames per second. Then the hash is another for each (SHA-512/256 of both). Default: the content alone
- *   tells.
+ *   resolution, the grid of patches, frames per second. Then the hash is another for each (SHA-512/256 of both).
+ *   Default: the content alone tells.
  */
 export function contentHash(content: ArrayBufferView | ArrayBuffer, encoding?: string): string {
   const bytes = readBytes(content);

@@ -49,8 +49,8 @@ export class DroppedRows {
   /** @internal */
   add(row: number, reason: number): void {
     if (this.count === this.#rows.length) {
-      this.#rows = enlarged(this.#rows, 2 * this.count);
       this.#reasons = enlarged(this.#reasons, 2 * this.count);
+      this.#rows = enlarged(this.#rows, 2 * this.count);
     }
     this.#rows[this.count] = row;
     this.#reasons[this.count] = reason;

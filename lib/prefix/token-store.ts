@@ -3,7 +3,7 @@
 // nothing: both halves then share the page where they meet. Tokens stay where they are when the store grows, however
 // many there are.
 //
-// Invariants: a page has one user, or two when it holds the end of a run and the start of the one cut off behind it; a
+// Invariants: the users of a page are the runs that have tokens in it, which were one run and were cut apart there; a
 // run is lengthened only when no other run lies behind its end in its last page.
 
 import { enlarged } from '../base/typed-arrays.js';

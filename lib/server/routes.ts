@@ -105,9 +105,10 @@ export function routesOf({ framework, options, submission, connections, metrics,
   app.onError((error, context) => refuse(context, error));
   app.notFound((context) => {
     const { method, path } = context.req;
-    const isKnown = path in kinds || app.routes.some((route) => route.path === path);
+    const answered = path in kinds ? 'POST' : 'GET';
+    const isKnown = method !== answered && app.routes.some((route) => route.path === path && route.method === answered);
     return refuse(context, isKnown
-      ? createError('KV_REQUEST_INVALID', { reason: 'method', problem: `${method} is not answered at ${path}`, hint: `Use ${path in kinds ? 'POST' : 'GET'}.` })
+      ? createError('KV_REQUEST_INVALID', { reason: 'method', problem: `${method} is not answered at ${path}`, hint: `Use ${answered}.` })
       : createError('KV_REQUEST_INVALID', { reason: 'not-found', problem: `there is nothing at ${path.slice(0, 200)}`, hint: 'See docs/serve.md for the addresses.' }));
   });
 

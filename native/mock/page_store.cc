@@ -26,6 +26,10 @@ Page* PageStore::FindLive(uint64_t handle) {
   return page == pages_.end() || page->second.references == 0 ? nullptr : &page->second;
 }
 
+void PageStore::AddReference(uint64_t handle) {
+  if (++pages_.at(handle).references == 1) ++live_pages_;  // of a mapping alone, until now
+}
+
 void PageStore::DropReference(uint64_t handle) {
   if (--pages_.at(handle).references == 0) --live_pages_;
   DropIfUnused(handle);

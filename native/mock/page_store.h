@@ -33,7 +33,7 @@ class PageStore {
   // The page behind a mapping, live or not.
   Page& Mapped(uint64_t handle) { return pages_.at(handle); }
 
-  void AddReference(uint64_t handle) { ++pages_.at(handle).references; }
+  void AddReference(uint64_t handle);
   void DropReference(uint64_t handle);
   void AddMapping(uint64_t handle) { ++pages_.at(handle).mappings; }
   void DropMapping(uint64_t handle);

@@ -39,6 +39,7 @@ const breaches: Readonly<Record<string, readonly [rule: string, result: number]>
   'release what never was': ['kLivePage', 1],
   'release twice': ['kLivePage', 1],
   'retain where nothing is mapped': ['kMapped', 1],
+  'release more often than retained': ['kLivePage', 1],
   'map with flags': ['kFlags', 1],
   'map from an offset': ['kOffset', 801],
   'map at half a granule': ['kGranularity', 1],

@@ -92,6 +92,16 @@ const Breach kBreaches[] = {
        return d.cuMemRetainAllocationHandle(&s.pages[0], reinterpret_cast<void*>(s.At(3)));
      }},
 
+    {"release more often than retained", [](Scene& s, MockDevice& d) { return d.cuMemRelease(s.pages[0]); },
+     [](Scene& s, MockDevice& d) {
+       const uint64_t pages = d.Leaks().live.pages;
+       Must(d.cuMemRelease(s.pages[0]));  // it stays mapped, and is taken up again from there
+       Must(d.cuMemRetainAllocationHandle(&s.pages[0], reinterpret_cast<void*>(s.At(0))));
+       if (d.Leaks().live.pages != pages) std::abort();
+       Must(d.cuMemRelease(s.pages[0]));
+       if (d.Leaks().live.pages != pages - 1) std::abort();
+     }},
+
     {"map with flags", [](Scene& s, MockDevice& d) { return d.cuMemMap(s.At(3), kPage, 0, s.pages[2], 1); }},
     {"map from an offset",
      [](Scene& s, MockDevice& d) { return d.cuMemMap(s.At(3), kPage, kPage, s.pages[2], 0); }},

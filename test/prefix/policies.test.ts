@@ -3,7 +3,7 @@
 import test from 'ava';
 
 import {
-  adaptive, evictionPolicies, evictionPolicyNames, importance, lfu, lru, priority, slru, type EvictionPolicyFactory, type EvictionPolicyName,
+  adaptive, evictionPolicies, evictionPolicyNames, importance, lfu, lru, priority, sharedDomain, slru, type EvictionPolicyFactory, type EvictionPolicyName,
 } from '#internal/prefix/index.js';
 import { Random } from '#internal/base/random.js';
 import { HASH_BLOCK_TOKENS } from '#internal/replay/trace-request.js';
@@ -13,6 +13,7 @@ import { refuses } from '../helpers/refuses.js';
 import { seedOf } from '../helpers/seed.js';
 import { checkedPolicy } from './checked-policy.js';
 import { SimulatedOwner } from './simulated-owner.js';
+import { openPath } from './texts.js';
 import { costly } from '../runner/slow.js';
 import { sampled, scale } from '../runner/tier.js';
 
@@ -148,6 +149,19 @@ test('priority: pinned levels stay, and evict answers that it freed less', (t) =
   use(owner, textOf(2), { level: 8 });
   t.is(owner.evict(100), 4);
   t.is(owner.cached(textOf(1)), 4);
+});
+
+test('priority: text that a transfer brought at a level keeps it, also where requests used it as often as what follows', (t) => {
+  const { index } = ownerWith(priority({ pinnedLevel: 9 }));
+  const rows = Int32Array.from({ length: 8 }, (_, row) => row);
+  const request = openPath(index, textOf(1, 8), 8, rows);
+  index.commit(request, textOf(1, 8), 8);
+  index.release(request);
+  const hit = index.match(sharedDomain, textOf(1, 8), 4);
+  index.release(index.open(hit, { rows: new Int32Array(8), isStored: false, level: 9, isTransfer: true }));
+  index.verify();
+  t.is(index.evict(8), 4);
+  t.is(index.match(sharedDomain, textOf(1, 8), 8).tokens, 4);
 });
 
 test('priority: what has expired goes first whatever its level, pinned or not', (t) => {

@@ -4,6 +4,7 @@
 import test from 'ava';
 
 import { Random } from '#internal/base/random.js';
+import { TextScope } from '#internal/prefix/domain.js';
 import { prefixDomain } from '#internal/prefix/index.js';
 import { seedOf } from '../helpers/seed.js';
 import { SimulatedOwner, type OwnerOptions, type SimulatedSequence } from './simulated-owner.js';
@@ -21,6 +22,21 @@ function textLike(random: Random, texts: readonly Int32Array[], tokens: number):
 /** What the sequence has computed, and other tokens behind it. */
 function continued(random: Random, { text, computed }: SimulatedSequence, tokens: number): Int32Array {
   return textLike(random, [text], tokens).map((token, at) => (at < computed ? text[at]! : token));
+}
+
+/** Drops a text, or what is behind its start, or domains; and sees that none of it is found. */
+function dropSome(random: Random, owner: SimulatedOwner, texts: readonly Int32Array[]): void {
+  const domain = domains[random.integer(domains.length)]!;
+  if (random.chance(0.3)) {
+    owner.drop(TextScope.ofDomains(domain));
+    for (const text of texts) if (owner.cached(text, domain) > 0) throw new Error('text of a dropped domain is found');
+    return;
+  }
+  const text = textLike(random, texts, 1 + random.integer(24));
+  const from = random.integer(text.length);
+  const through = from + 1 + random.integer(text.length - from);
+  owner.drop(TextScope.ofText({ domain, text, from, through }));
+  if (owner.cached(text, domain) >= through) throw new Error(`${through} tokens of dropped text are found`);
 }
 
 function play(random: Random, owner: SimulatedOwner, operations: number, maxTokens: number): void {
@@ -52,7 +68,9 @@ function play(random: Random, owner: SimulatedOwner, operations: number, maxToke
         fork.text = continued(random, fork, fork.text.length);
       }
     } else if (choice < 85) owner.release(sequence);
-    else if (choice < 93) owner.evict(1 + random.integer(4));
+    else if (choice < 91) owner.evict(1 + random.integer(4));
+    else if (choice < 92) owner.evictText((count) => random.integer(count));
+    else if (choice < 93) dropSome(random, owner, texts);
     else if (choice < 94) owner.replaceDuplicates();
     else if (choice < 95) owner.clear(random.chance(0.5) ? undefined : domains[random.integer(domains.length)]);
     else if (choice < 97) {

@@ -6,6 +6,7 @@ import {
   prefixDomain, PrefixIndex, rowArithmetic,
   type PrefixDomain, type PrefixIndexOptions, type PrefixHit, type PrefixPath, type RowArithmetic,
 } from '#internal/prefix/index.js';
+import type { TextScope } from '#internal/prefix/domain.js';
 
 export interface SimulatedSequence {
   readonly domain: PrefixDomain;
@@ -141,9 +142,7 @@ export class SimulatedOwner {
 
   release(sequence: SimulatedSequence): void {
     this.index.release(sequence.path);
-    this.sequences.splice(this.sequences.indexOf(sequence), 1);
-    this.#name(sequence);
-    for (const row of sequence.rows) if (row >= 0) this.#unmap(row);
+    this.#end(sequence);
     this.index.settleDuplicates((row) => this.#mapped[row] === 0);
     this.#settle();
   }
@@ -175,6 +174,16 @@ export class SimulatedOwner {
     const freed = this.index.clear(domain);
     this.#settle();
     return freed;
+  }
+
+  /** Drops text. Sequences that have some of it say nothing of it from here on: here they are over. */
+  drop(scope: TextScope): void {
+    for (const sequence of this.sequences.filter(({ domain, text }) => scope.covers(domain, text))) {
+      this.index.leave(sequence.path);
+      this.#end(sequence);
+    }
+    this.index.drop(scope);
+    this.#settle();
   }
 
   /** Tokens of the text that are cached, their rows verified. */
@@ -228,6 +237,12 @@ export class SimulatedOwner {
       const least = this.#namesLate ? this.arithmetic.tokensIn(this.arithmetic.wholeRows(path.length)) : path.length;
       if (cached < least) throw new Error(`of ${path.length} tokens of a running sequence ${cached} are cached`);
     }
+  }
+
+  #end(sequence: SimulatedSequence): void {
+    this.sequences.splice(this.sequences.indexOf(sequence), 1);
+    this.#name(sequence);
+    for (const row of sequence.rows) if (row >= 0) this.#unmap(row);
   }
 
   #checkSequence({ domain, text, computed, rows, unnamed }: SimulatedSequence): void {

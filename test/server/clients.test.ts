@@ -186,7 +186,8 @@ test('what is no request for the server is refused, and the connection stays usa
   t.is(await statusOf(path, { method: 'POST', headers: json, body: JSON.stringify(chat('a'.repeat(9_000))) }), 413);
   t.is(await statusOf(path, {}), 405);
   t.is(await statusOf('/v1/embeddings', { method: 'POST', headers: json, body: '{}' }), 404);
-  t.is(await statusOf('/constructor', {}), 404);
+  t.is(await statusOf('/health', { method: 'POST', headers: json, body: '{}' }), 405);
+  for (const nowhere of ['/constructor', '/*', '/watch/:file']) t.is(await statusOf(nowhere, {}), 404, nowhere);
 
   const endless = await world.connect();
   const answer = readAll(endless);

@@ -3,6 +3,7 @@
 // reported once.
 
 import { createError } from '../../base/errors.js';
+import { enlarged } from '../../base/typed-arrays.js';
 import type { EvictionPolicy, NodeView, OfferedText, ReleasedRequest } from './eviction-policy.js';
 import { LeastRecentlyUsed } from './lru.js';
 
@@ -168,9 +169,7 @@ export class CheckedPolicy implements EvictionPolicy {
 
   #list(node: number): void {
     if (node >= this.#isListed.length) {
-      const longer = new Uint8Array(Math.max(node + 1, 2 * this.#isListed.length));
-      longer.set(this.#isListed);
-      this.#isListed = longer;
+      this.#isListed = enlarged(this.#isListed, Math.max(node + 1, 2 * this.#isListed.length));
     }
     this.#isListed[node] = 1;
   }

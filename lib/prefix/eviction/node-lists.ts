@@ -112,7 +112,7 @@ export class NodeLists {
 
   #growLists(lists: number): void {
     const length = Math.max(lists, 2 * this.#oldest.length);
-    this.#oldest = enlarged(this.#oldest, length, -1);
     this.#newest = enlarged(this.#newest, length, -1);
+    this.#oldest = enlarged(this.#oldest, length, -1);
   }
 }

@@ -31,10 +31,8 @@ const forgottenMark = -2;
  *
  *   string   length in UTF-16 code units, then two units a word, the first in the low half
  *   domain   for namespace, tenant, salt and adapter in this order: 0, or 1 and the string
- *   block    number of tokens, then per token its id, or per run of positions that an item covers −1, 1 where the item
- *   starts
- *            and 0 where it goes on, the positions, and the item's name; its offset in the block is where the run
- *            stands
+ *   block    number of tokens; then for each token its id, and for each run of positions that an item covers: −1; 1
+ *            where the item starts, 0 where it goes on; how many positions; the item's name
  */
 export class KeyWords {
   #words = new Int32Array(64);
