@@ -8,7 +8,7 @@ import { formatAddress, formatBytes, formatCount, formatList, formatNumber, prin
 import type { CatalogueEntry, ErrorCode, ErrorDetails, RemoteRefusal } from './details.js';
 import {
   aftermath, apiVersion, callResult, cannotGrow, capitalize, describe, joined, nextPowerOfTwo, ownerNouns, placesTried,
-  statusText, unavailable,
+  shownName, statusText, unavailable,
 } from './phrases.js';
 
 /** A kernel touched what has no memory: of all causes the one that the cache's caller can remove. */
@@ -52,7 +52,7 @@ export const catalogue: { readonly [C in ErrorCode]: CatalogueEntry<C> } = {
     class: 'TypeError',
     recovery: 'fix',
     template: ({ owner, option, suggestion, known = [] }) => joined(
-      `Unknown option \`${option}\` for ${owner}.`,
+      `Unknown option \`${shownName(option)}\` for ${owner}.`,
       suggestion
         ? `Did you mean \`${suggestion}\`?`
         : known.length > 0 ? `It takes ${formatList(known.map((name) => `\`${name}\``), 'and')}.` : '',

@@ -76,6 +76,11 @@ export function placesTried(tried: ErrorDetails['KV_ADDON_NOT_FOUND']['tried']):
     || 'no place was tried';
 }
 
+/** A name from outside as a message shows it: its beginning, safe to print. */
+export function shownName(name: string): string {
+  return printable(name.length > 100 ? `${name.slice(0, 100)}…` : name);
+}
+
 /** A received value as a message shows it: short, and safe to print. */
 export function describe(value: unknown): string {
   switch (typeof value) {
@@ -132,6 +137,7 @@ export function closest(name: string, names: readonly string[]): string | undefi
   const limit = Math.max(1, Math.floor(name.length / 3));
   let best: { name: string; edits: number; start: number } | undefined;
   for (const candidate of names) {
+    if (Math.abs(name.length - candidate.length) > limit) continue; // a name from outside may have a million characters
     const edits = distance(name.toLowerCase(), candidate.toLowerCase());
     const start = commonStart(name, candidate);
     if (edits > limit || (best !== undefined && (edits - best.edits || best.start - start) >= 0)) continue;

@@ -46,6 +46,12 @@ test('an unknown name is rejected with the nearest known one', (t) => {
   );
 });
 
+test('an unknown name that comes from outside is shown by its beginning, safe to print', (t) => {
+  const { message } = failure(() => readOptions('Thing', { [`\u001b[2J${'slots'.repeat(200_000)}`]: 3 }, spec));
+  t.regex(message, /^Unknown option `\\u001b\[2Jslots/);
+  t.true(message.length < 250, `${message.length} characters`);
+});
+
 test('names of Object.prototype are not options', (t) => {
   t.is(failure(() => readOptions('Thing', { slots: 1, constructor: 1 }, spec)).code, 'KV_UNKNOWN_OPTION');
   const inherited = Object.create({ slots: 1 }) as object;
