@@ -153,7 +153,7 @@ export class ForwardLoop {
     const { waitMs } = this.#options;
     while (this.#waiting.length > 0) {
       const [call] = this.#waiting as [Call];
-      await this.#makeWay(call);
+      if (!(await this.#makeWay(call))) return;
       const error = this.#begin(call);
       if (error === undefined) {
         this.#waiting.shift();
@@ -168,16 +168,19 @@ export class ForwardLoop {
   /**
    * Has the cache evict what stands in the way of a call's prompts, a part in each turn of the event loop: unmapping a
    * gigabyte takes 70 ms. Meanwhile sequences hold what is cached of the prompts, and map pages; `#begin` finds both in
-   * their slots. Nothing is evicted where there may be no room at present.
+   * their slots. Nothing is evicted where there may be no room at present. False: another loop makes way, and two at
+   * once would take the pages from each other.
    */
-  async #makeWay({ rows }: Call): Promise<void> {
-    const { cache } = this.#options;
+  async #makeWay({ rows }: Call): Promise<boolean> {
+    const { cache, loops } = this.#options;
     const { tokensPerRow, pagesPerRow, pageBytes } = cache.layout;
     const partPages = evictedBytes / pageBytes;
     const fresh = rows.filter((row) => needsSequence(row) && row.text.forkOf?.sequence === undefined);
     const pages = fresh.reduce((sum, { text }) => sum + cache.pagesFor(text.tokens.length), 0);
-    if (pages <= Math.max(partPages, cache.pool.native.available()) || pages > cache.counts().admissiblePages) return;
-    const partTokens = tokensPerRow * Math.ceil(partPages / pagesPerRow);
+    if (pages <= Math.max(partPages, cache.pool.native.available()) || pages > cache.counts().admissiblePages)
+      return true;
+    if ([...loops].some((loop) => loop.#isMakingWay)) return false;
+    const partTokens = Math.ceil(tokensPerRow * Math.ceil(partPages / pagesPerRow));
     const sequences: Sequence[] = [];
     this.#isMakingWay = true;
     try {
@@ -193,9 +196,10 @@ export class ForwardLoop {
     } catch {
       // `#begin` says why
     } finally {
-      for (const sequence of sequences) sequence.release();
       this.#isMakingWay = false;
+      for (const sequence of sequences) sequence[Symbol.dispose](); // the cache may be closed
     }
+    return true;
   }
 
   #acquire(row: Row, reserve: 'prompt' | 'none'): Sequence {
