@@ -13,7 +13,8 @@ export default {
   workerThreads: false,
   require: ['./build-test/runner/measure.js'],
   ...(VKV_TEST_PACKAGE ? { concurrency: 1 } : {}), // each file makes a release in this clone
-  // While no test ends. No test asks for more by `t.timeout`: AVA's limit, which rings once, would not ring any more.
+  // How long AVA waits while no test ends. No test calls `t.timeout`: AVA's timer rings once, and AVA ignores it while
+  // such a call asks for more time.
   timeout: VKV_TEST_TIMEOUT ?? (VKV_TEST_PACKAGE ? '15m' : '10m'),
   environmentVariables: VKV_TEST_PRELOAD ? { LD_PRELOAD: VKV_TEST_PRELOAD } : {},
 };

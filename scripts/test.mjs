@@ -94,7 +94,9 @@ function chosenTests() {
 /** What failed once more, behind the costs: whoever reads a log's last lines alone learns which tests, and how the first. */
 function describeFailures(text) {
   const lines = stripVTControlCharacters(text).split('\n');
-  const failed = lines.filter((line, at) => /^ *[✘✖×] /.test(line) || /^ *\d+ tests were pending in /.test(lines[at - 2])); // of a process, the one it hangs in
+  /** The first pending test of a process is the one that hangs. */
+  const isFirstPending = (at) => /^ *\d+ tests were pending in /.test(lines[at - 2]);
+  const failed = lines.filter((line, at) => /^ *[✘✖×] /.test(line) || isFirstPending(at));
   const first = lines.slice(lines.findLastIndex((line) => line.trim() === '─') + 1).filter((line) => line.trim() !== '');
   return failed.length === 0 ? [] : ['Failed:', ...failed, ...first.slice(0, 25)];
 }

@@ -58,7 +58,7 @@ interface Member {
 
 /** Other sequences compute so much more of a prompt than is cached that waiting for them is worth it. */
 const worthWaiting = 16;
-/** What a turn of the event loop evicts for a prompt; it is unmapped in each slot that shares it. */
+/** How much one turn of the event loop evicts for a prompt; a page is unmapped in every slot that shares it. */
 const evictedBytes = 2 ** 23;
 
 export interface ForwardLoopOptions {
@@ -83,7 +83,7 @@ export class ForwardLoop {
   /** Of other loops, called when a pass is over. */
   readonly #watchers: (() => void)[] = [];
   readonly #giveUp = new AbortController();
-  /** Holds cached text for a call that has not begun. */
+  /** Whether `#makeWay` runs: its sequences hold slots and pages for a call that has not begun. */
   #isMakingWay = false;
   #running: Promise<void> | undefined;
 
@@ -153,7 +153,12 @@ export class ForwardLoop {
     const { waitMs } = this.#options;
     while (this.#waiting.length > 0) {
       const [call] = this.#waiting as [Call];
-      if (!(await this.#makeWay(call))) return;
+      try {
+        if (!(await this.#makeWay(call))) return;
+      } catch (error) {
+        this.#fail(call, error);
+        continue;
+      }
       const error = this.#begin(call);
       if (error === undefined) {
         this.#waiting.shift();
@@ -166,10 +171,10 @@ export class ForwardLoop {
   }
 
   /**
-   * Has the cache evict what stands in the way of a call's prompts, a part in each turn of the event loop: unmapping a
-   * gigabyte takes 70 ms. Meanwhile sequences hold what is cached of the prompts, and map pages; `#begin` finds both in
-   * their slots. Nothing is evicted where there may be no room at present. False: another loop makes way, and two at
-   * once would take the pages from each other.
+   * Evicts earlier texts for a call's prompts, a part in each turn of the event loop, since unmapping a gigabyte takes
+   * 70 ms. Sequences of the prompts hold their cached tokens meanwhile, and map pages part by part; `#begin` takes over
+   * the slots with these pages. Evicts nothing where the pool cannot have room for the prompts now. Returns false where
+   * another loop makes way: two loops at once would take the pages from each other.
    */
   async #makeWay({ rows }: Call): Promise<boolean> {
     const { cache, loops } = this.#options;
@@ -193,8 +198,9 @@ export class ForwardLoop {
         cache.discard(this.#batch); // what is mapped stays
         await new Promise(setImmediate);
       }
-    } catch {
-      // `#begin` says why
+    } catch (error) {
+      if (!isKvError(error) || error.recovery === 'fix') throw error;
+      // `#begin` meets the others again, and decides on the call
     } finally {
       this.#isMakingWay = false;
       for (const sequence of sequences) sequence[Symbol.dispose](); // the cache may be closed

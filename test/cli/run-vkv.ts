@@ -103,7 +103,7 @@ export async function runVkvJson(words: readonly string[], run = runVkv): Promis
   return JSON.parse(stdout) as Record<string, unknown>;
 }
 
-/** The error that ends `runVkv` with these words and `--json`, and the exit code. Mistakes that Commander finds have no details. */
+/** Runs a command that fails, with `--json`: the error that it prints, and its exit code. An error of Commander's has no details. */
 export async function refusalOf(...words: readonly string[]): Promise<Refusal> {
   const { exitCode, stdout, stderr } = await runVkv([...words, '--json']);
   if (stdout !== '') throw new Error(`vkv ${words.join(' ')} printed ${stdout}`);

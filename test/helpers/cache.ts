@@ -1,6 +1,6 @@
 // CacheBench: one cache in one test, on a driver of its own. It knows how to let a sequence compute tokens, counts driver
-// calls, makes calls of the layer below fail, and at the end closes everything and asserts that nothing is left. It waits
-// for tiers as long as they take: who tests that it does not hands in a clock (`timeLoadsBy`).
+// calls, makes calls of the layer below fail, and at the end closes everything and asserts that nothing is left. The
+// cache waits for its tiers without limit; a test in which the cache gives up hands in another clock (`timeLoadsBy`).
 
 import { constants } from 'node:os';
 

@@ -12,15 +12,18 @@ export const patient = { connectTimeoutMs: 60_000, findTimeoutMs: 60_000, getTim
 /** Of a promotion: with it a request waits for a tier of unknown speed as long as it takes, and not a quarter of a second. */
 export const deadlineMs = 600_000;
 
-/** It stands: by it tiers take no time, and requests, and `close`, wait for them as long as it takes. */
+/** A clock that stands: a load takes 0 ms by it, and a request, or `close`, waits for a tier without limit. */
 export const standingClock: LoadClock = { now: () => 0, after: () => () => { /* it never rings */ } };
 
-/** A cache measures loads, and waits for them, by this clock. */
+/** From now on the cache measures its loads, and ends its waits for tiers, by this clock. */
 export function timeLoadsBy(cache: KvCache, clock: LoadClock): void {
   (cache.prefixes.tiers as unknown as { timeLoadsBy(clock: LoadClock): void }).timeLoadsBy(clock);
 }
 
-/** So do, until the test is over, caches that it cannot reach, as those of a command, and each while its tiers open. */
+/**
+ * Replaces the process's clock until the test is over: for a cache that the test does not open itself, such as a
+ * command's, and for the time in which a cache opens its tiers.
+ */
 export function replaceProcessClock(t: ExecutionContext, clock = standingClock): void {
   const before = { ...processClock };
   Object.assign(processClock, clock);

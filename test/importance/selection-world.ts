@@ -86,7 +86,7 @@ export class SelectionWorld {
       model: this.model.shape(dtype), slots: 4, maxTokens: 512, memoryBudgetBytes: 2 ** 26, pageBytes: 65_536, layout: 'per-layer', driver: driver ?? 'host', ...options,
       prefixCache: { tiers, tierBlockTokens: blockTokens, modelId: 'test', importance: { probeHeads }, poolRows, tenantRows, reorderAfter, ...(policy && { policy }) },
     });
-    timeLoadsBy(this.cache, standingClock); // what is computed meanwhile would not be selected
+    timeLoadsBy(this.cache, standingClock); // a text whose load is given up is computed, and nothing of it selected
     this.engine = new LlamaEngine({ model: this.model, cache: this.cache });
     this.plain = new PlainLlama(made);
   }

@@ -46,8 +46,8 @@ interface Library {
 }
 
 /**
- * Waits until the process does nothing. transformers.js 4 reads a model's file once more in the background: while a
- * stock session is made, but for seconds behind ours.
+ * Waits until the process is idle. transformers.js 4 reads the model's file a second time in the background. Making a
+ * stock session takes longer than that; ours is made sooner, and the rest of the read would count in the first prompt.
  */
 async function settled(): Promise<void> {
   for (let before = process.cpuUsage(); ; before = process.cpuUsage()) {
