@@ -200,16 +200,23 @@ export class SideRows {
     }
   }
 
-  /** Queues copies, those of each stream together. */
+  /** Queues copies, those of each stream together. Where one is refused, none counts, of other streams neither. */
   #queue(packed: readonly PackedRows[]): void {
-    for (const stream of new Set(packed.map(({ onDevice }) => onDevice!.stream))) {
-      const together = packed.filter(({ onDevice }) => onDevice!.stream === stream);
-      const count = this.#placesOf(together);
-      this.tensors.copies.run(stream, { places: this.#places, count }, (own) => {
-        for (const { tensor: { writes }, quads, count: rows, onDevice } of together) {
-          writes.fetch(quads, rows, onDevice!.from, own);
-        }
-      });
+    try {
+      for (const stream of new Set(packed.map(({ onDevice }) => onDevice!.stream))) {
+        const together = packed.filter(({ onDevice }) => onDevice!.stream === stream);
+        const count = this.#placesOf(together);
+        this.tensors.copies.run(stream, { places: this.#places, count }, (own) => {
+          for (const { tensor: { writes }, quads, count: rows, onDevice } of together) {
+            writes.fetch(quads, rows, onDevice!.from, own);
+          }
+        });
+      }
+    } catch (error) {
+      for (const { tensor: { writes }, quads, count } of packed) {
+        for (let at = 0; at < 4 * count; at += 4) writes.cut(quads[at]!, quads[at + 1]!);
+      }
+      throw error;
     }
   }
 

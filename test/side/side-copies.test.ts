@@ -197,6 +197,35 @@ test('a batch that is discarded leaves nothing of its rows, whenever they arrive
   bench.close();
 });
 
+test('a write of rows on two streams that is refused at the second counts in no tensor', (t) => {
+  const bench = new CopyBench(t);
+  const { cache, device, source, speaker } = bench;
+  const spoken = speaker.say(text);
+  const { sequence } = spoken;
+  sequence.append([11, 12, 13, 14]);
+  const batch = cache.createBatch();
+  batch.add(sequence, 4);
+  cache.prepare(batch);
+  const given = source.putAll(speaker.rowsOf([{ ...spoken, text: [...text, 11, 12, 13, 14] }], 4));
+  const stream = device.driver.acquireStream();
+  device.failCall('cuEventRecord', { nth: 3, result: 999 }); // two for each stream
+  t.throws(() => { cache.writeSide(batch, { ...given, narrow: { ...given['narrow']!, stream } }); }, { code: 'KV_DRIVER_CALL_FAILED' });
+  cache.commit(batch);
+  device.completeAll();
+  sequence.truncate(12);
+  sequence.append([80, 81]);
+  batch.clear();
+  batch.add(sequence, 2);
+  cache.prepare(batch);
+  cache.commit(batch);
+  for (const name of Object.keys(shapes)) {
+    t.is(cache.prefixes.lookup({ tokens: [...text, 11, 12, 80, 81, 1], needs: [name] }).cachedTokens, 10, name);
+  }
+  sequence.release();
+  device.driver.releaseStream(stream);
+  bench.close();
+});
+
 test('rows written again before the commit count once the last of them are there', (t) => {
   const bench = new CopyBench(t);
   const { cache, device, speaker } = bench;
