@@ -108,9 +108,9 @@ export class SequenceTokens {
   truncate(slot: number, tokens: number): void {
     if (this.#side.everything > 0) this.#memory.background.attempt(() => this.#side.truncate(slot, tokens));
     const known = this.#bySlot[slot];
-    if (known === undefined) return;
-    known.count = Math.min(known.count, tokens);
-    if (known.path.length > tokens) this.#index.truncate(known.path, tokens);
+    if (known === undefined || known.count <= tokens) return;
+    known.count = tokens;
+    this.#index.truncate(known.path, tokens);
   }
 
   /** The sequence is released: hand-overs of it get no more tokens. */

@@ -102,9 +102,13 @@ export class OpenPaths {
     if (nodes.firstChild[end]! < 0 && nodes.parent[end]! >= 0) this.#pool.backLeaf(end, truncated);
   }
 
-  /** Takes the tokens from `length` on back: rows of the path's own that no other path uses are not cached any more. */
+  /**
+   * Takes the tokens from `length` on back: rows of the path's own that no other path uses are not cached any more, and
+   * nothing is announced.
+   */
   truncate(path: PrefixPath, length: number): void {
     const nodes = this.#nodes;
+    this.withdraw(path);
     while (path.length > length) {
       const node = path.node;
       const from = nodes.from[node]!;

@@ -216,8 +216,9 @@ export class PrefixIndex {
   }
 
   /**
-   * The path takes back its tokens from `length` on. What no other sequence uses of them is not cached any more, except
-   * what was cached before the path came. Ask `isWritable` before tokens are written behind `length` in the same rows.
+   * The path takes back its tokens from `length` on, and those that it has only announced. What no other sequence uses
+   * of them is not cached any more, except what was cached before the path came. Ask `isWritable` before tokens are
+   * written behind `length` in the same rows.
    */
   truncate(path: PrefixPath, length: number): void {
     this.#change(path);

@@ -137,6 +137,7 @@ export class SimulatedOwner {
     this.#name(sequence);
     this.index.truncate(sequence.path, Math.min(length, sequence.path.length));
     sequence.computed = length;
+    sequence.announced = undefined;
     this.#settle();
   }
 

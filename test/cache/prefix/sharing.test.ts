@@ -132,6 +132,20 @@ cacheTests('an identical prompt that is being computed is announced as pending',
   t.is(bench.cache.prefixes.lookup({ tokens: [...prompt.slice(0, 150), 1] }).pendingTokens, 150);
 });
 
+cacheTests('what a sequence takes back of its prompt, and what it has not computed then, is pending no more', {}, (t, bench) => {
+  const { prefixes } = bench.cache;
+  const speaker = new Speaker(bench.cache);
+  const first = bench.cache.acquire({ tokens: prompt });
+  speaker.compute(first, prompt, 100);
+  first.truncate(80);
+  t.is(prefixes.lookup({ tokens: prompt }).pendingTokens, 80);
+  first.append(tokensOf(2, 50));
+  t.is(prefixes.lookup({ tokens: [...prompt.slice(0, 80), ...tokensOf(2, 50), ...prompt.slice(130), 1] }).pendingTokens, 80);
+  const second = bench.cache.acquire({ tokens: prompt });
+  second.truncate(second.length); // forgets the rest of its prompt alone
+  t.is(prefixes.lookup({ tokens: prompt }).pendingTokens, 80);
+});
+
 cacheTests('two that computed the same text at the same time keep their own bytes, one copy is cached', {}, (t, bench) => {
   const speaker = new Speaker(bench.cache);
   const [a, b] = [bench.cache.acquire({ tokens: prompt }), bench.cache.acquire({ tokens: prompt })];
