@@ -99,11 +99,13 @@ export class SideBudget {
   }
 
   /**
-   * Raises or lowers the bound; what sequences and leases have stays, and the share of withheld text. Throws what the
-   * driver throws.
+   * Raises or lowers the bound; what sequences and leases have stays, and the share of withheld text. Throws
+   * KV_INVALID_OPTION for more than a driver has; then the bound is as before. Throws what the driver throws when it
+   * takes nothing back; then the bound holds, and `keep` goes on.
    */
   set(bytes: number): void {
-    for (const { open: { pool } } of this.#tensors) pool.setBudget(Math.max(bytes, pool.pageBytes));
+    // Never lowered: pools bound nothing that this does not, and one of several may refuse.
+    for (const { open: { pool } } of this.#tensors) if (bytes > pool.memoryBudgetBytes) pool.setBudget(bytes);
     this.#bytes = bytes;
     this.#isAbove = true;
     this.keep();
@@ -114,8 +116,9 @@ export class SideBudget {
    */
   keep(): void {
     if (!this.#isAbove) return;
-    this.#isAbove = !this.#evictTo(this.#bytes);
+    const isWithin = this.#evictTo(this.#bytes);
     this.#trim([]);
+    this.#isAbove = !isWithin;
   }
 
   /** Evicts until no more than `bytes` are used. False: that cannot be. */

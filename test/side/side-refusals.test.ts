@@ -4,7 +4,7 @@
 import test from 'ava';
 
 import { isKvError, KvCache, lru, type KvCacheOptions, onDemand, type Sequence } from 'virtual-kv';
-import { cacheTest } from '../helpers/cache.js';
+import { CacheBench, cacheTest } from '../helpers/cache.js';
 import { refuses } from '../helpers/refuses.js';
 import { SideSpeaker } from './side-speaker.js';
 
@@ -146,6 +146,36 @@ test('text that was in use when the budget was lowered goes once it is only cach
   t.is(cache.sideCounts().usedBytes, 2 * pageBytes);
   t.is(found(cache, one.text, ['hidden']), 128);
   cache.verify();
+});
+
+test('a bound that is lowered holds for all tensors where the driver takes no page back', (t) => {
+  const low = 2 * pageBytes;
+  const shape = { width, dtype: 'float32', pageBytes, place: 'device' } as const;
+  for (let nth = 1, isReached = true; isReached; nth += 1) {
+    const bench = new CacheBench(t, {
+      pageBytes, device: { granularityBytes: pageBytes }, sideTensors: { a: shape, b: shape }, sideBudgetBytes: 16 * pageBytes, mapper: 'off',
+    });
+    const { cache } = bench;
+    const speaker = new SideSpeaker(cache);
+    speaker.cacheText(text(1000, 256));
+    cache.prefixes.reset(); // four free pages in each
+    bench.fail('cuMemRelease', nth);
+    try {
+      cache.setSideBudget(low);
+      isReached = false;
+    } catch (error) {
+      t.is((error as { code?: string }).code, 'KV_DRIVER_CALL_FAILED');
+    }
+    bench.forgiveAll();
+    t.is(cache.sideCounts().budgetBytes, low);
+    const one = speaker.say(text(1000, 64));
+    refuses(t, () => speaker.compute([one], 64), 'KV_OUT_OF_PAGES', { sideTensor: 'a' });
+    one.sequence.release();
+    cache.setSideBudget(16 * pageBytes);
+    speaker.cacheText(text(5000, 256));
+    bench.close();
+    t.true(isReached || nth > 1, 'it was refused once');
+  }
 });
 
 test('a hand-over of a released sequence keeps the pages of its rows, of its tensors alone', (t) => {
