@@ -3,6 +3,7 @@
 
 import { createError, isKvError } from '../base/errors.js';
 import { formatCount, formatNumber } from '../base/format.js';
+import type { TokenStream } from '../index.js';
 import { Answer, type AnswerPart } from './answer.js';
 import { tenantOf, type ApiClient } from './api-keys.js';
 import type { ApiParameters, ApiRequest, CompletionKind, Conversation } from './api-request.js';
@@ -75,10 +76,12 @@ export class Submission {
       (each, at) => this.#requestOf(each, parameters, { choice: at * parameters.n, startMs, openings, ...asking }),
     );
     const answers: Answer[] = [];
+    const submitted: TokenStream[] = [];
     try {
       for (const [at, request] of requests.entries()) {
         const deadlineMs = this.#leftMs(parameters, startMs);
         const streams = this.#options.scheduler.submitAnswers({ ...request, deadlineMs }, parameters.n);
+        submitted.push(...streams);
         const echo = parameters.echo ? this.#echoOf(prompts[at]!, request) : undefined;
         echo?.catch(() => {}); // it is told where the answer is read, which may have failed before
         for (const stream of streams) {
@@ -94,7 +97,7 @@ export class Submission {
         }
       }
     } catch (error) {
-      for (const answer of answers) answer.cancel();
+      for (const stream of submitted) stream.cancel(); // also those that no answer was made of
       throw isKvError(error, 'KV_QUEUE_FULL') ? this.#full() : error;
     }
     return new Completion({ // `created` is a date for the client, of the wall clock

@@ -96,6 +96,36 @@ test('a client that leaves gives its prompt up, and nothing of it is submitted',
   });
 });
 
+test('a tokenizer that fails between the answers of a request leaves none of them running', async (t) => {
+  let left = 0;
+  const pieces = (): ReturnType<ServedTokenizer['pieces']> => {
+    left -= 1;
+    if (left === 0) throw new Error('no pieces');
+    return byteTokenizer.pieces();
+  };
+  await withServer(t, { tokenizer: { ...byteTokenizer, pieces } }, async (world) => {
+    const messages = [{ role: 'user', content: 'ab' }];
+    world.engine.hold();
+    let submitted = 0;
+    for (let nth = 1; ; nth += 1) {
+      left = nth;
+      const response = world.post('/v1/chat/completions', { messages, n: 3, max_tokens: 2, temperature: 1 });
+      while (left > 0 && world.scheduler.runningRequests + world.scheduler.waitingRequests < 3) await turn();
+      if (left > 0) { // no call of this number
+        left = 0;
+        world.engine.letGo();
+        t.is((await response).status, 200);
+        break;
+      }
+      submitted = nth;
+      t.is((await response).status, 500);
+      t.is(world.scheduler.runningRequests + world.scheduler.waitingRequests, 0, `call ${nth}`);
+      t.is((world.errors.pop() as Error).message, 'no pieces');
+    }
+    t.is(submitted, 3, 'one for each answer');
+  });
+});
+
 test.serial('tokenizing is part of the time that a request may take', async (t) => {
   const tokenizer = new HeldTokenizer();
   await withServer(t, { tokenizer }, async (world) => {
