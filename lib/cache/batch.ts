@@ -164,8 +164,8 @@ export class Batch {
 
   #extend(): void {
     const capacity = Math.max(8, 2 * this.#slots.length);
-    this.#slots = enlarged(this.#slots, capacity);
     this.#generations = enlarged(this.#generations, capacity);
     this.#tokens = enlarged(this.#tokens, capacity);
+    this.#slots = enlarged(this.#slots, capacity); // last: its length is asked for
   }
 }

@@ -126,6 +126,7 @@ export class RowRegistry {
     if (from >= rows) return;
     const ids = this.idsOf(slot);
     if (this.#triples.length < 3 * (rows - from)) this.#triples = new Int32Array(6 * (rows - from));
+    this.#numbers.fit(rows - from); // before any is made: memory may be refused
     for (let row = from, at = 0; row < rows; row += 1, at += 3) {
       ids[row] = this.#numbers.make(row, this.#isUsing[slot]!);
       this.#triples[at] = slot;
@@ -372,10 +373,16 @@ export class RowNumbers implements CountedRows {
     return this.#isUsed[id] === 1;
   }
 
+  /** Has room for so many numbers more. */
+  fit(count: number): void {
+    const length = this.#made + Math.max(0, count - this.#free.length);
+    if (length > this.#isUsed.length) this.#grow(Math.max(length, 2 * this.#isUsed.length));
+  }
+
   /** A new number for a row that one slot maps. */
   make(row: number, users: number): number {
+    this.fit(1);
     const id = this.#free.pop() ?? this.#made++;
-    if (id >= this.row.length) this.#grow(2 * id);
     this.mappers[id] = 1;
     this.users[id] = users;
     this.row[id] = row;
@@ -412,6 +419,6 @@ export class RowNumbers implements CountedRows {
     this.mappers = enlarged(this.mappers, length);
     this.row = enlarged(this.row, length);
     this.users = enlarged(this.users, length);
-    this.#isUsed = enlarged(this.#isUsed, length);
+    this.#isUsed = enlarged(this.#isUsed, length); // last: its length is asked for
   }
 }

@@ -157,6 +157,7 @@ export class RowSharing {
     registry.name(from, count);
     ids.set(registry.idsOf(from).subarray(0, count));
     const known = tokens.of(from);
+    const buffer = known?.buffer.slice(0, known.count); // first: memory may be refused
     const path = known === undefined ? undefined : index.fork(known.path, ids);
     try {
       native.alias(slot, ids, 0, count);
@@ -171,9 +172,7 @@ export class RowSharing {
     if (arithmetic.wholeRows(length) < count) {
       slots.setSharedTail(from, Math.max(slots.sharedTail[from]!, sharedTails.forked));
     }
-    if (known !== undefined && path !== undefined) {
-      tokens.open(slot, { path, buffer: known.buffer.slice(0, known.count), count: known.count });
-    }
+    if (buffer !== undefined && path !== undefined) tokens.open(slot, { path, buffer, count: buffer.length });
     const sharedTail = arithmetic.wholeRows(length) < count ? slots.sharedTail[from]! : sharedTails.none;
     return { tokens: length, earmarkedTokens: 0, tenant: slots.tenantOf(from), sharedTail, isTransfer: false };
   }

@@ -1,7 +1,7 @@
 // PrefixTree: the texts of the index as a path-compressed tree of tokens. A node is a run of tokens; children of a node
 // differ in their first token, by which a hash table finds them (ChildTable); every text starts at a root. It keeps
 // text and links right together when nodes are added, split, joined and shortened, and knows nothing of sequences,
-// pools or time.
+// pools or time. Where memory is refused, a call has changed nothing.
 
 import { Random } from '../base/random.js';
 import { enlarged } from '../base/typed-arrays.js';
@@ -50,11 +50,10 @@ export class PrefixTree {
   }
 
   makeRoot(tenant: number): number {
-    const root = this.nodes.make();
+    const root = this.#make();
     this.nodes.from[root] = 0;
     this.nodes.to[root] = 0;
     this.nodes.tenant[root] = tenant;
-    this.#texts.open(root);
     return root;
   }
 
@@ -128,19 +127,24 @@ export class PrefixTree {
 
   /** A new child with these tokens; there is none yet that starts with the first. It has no row of its own. */
   addChild(parent: number, source: Int32Array, start: number, count: number): number {
-    const node = this.nodes.addChild(parent, source[start]!, count);
+    const node = this.#make();
+    try {
+      this.#texts.append(node, source, start, count);
+    } catch (error) {
+      this.nodes.drop(node);
+      throw error;
+    }
+    this.nodes.addChild(node, parent, source[start]!, count);
     this.#children.add(node);
-    this.#texts.open(node);
-    this.#texts.append(node, source, start, count);
     this.#tokens += count;
     return node;
   }
 
   /** Lengthens a leaf. */
   grow(leaf: number, source: Int32Array, start: number, count: number): void {
+    this.#texts.append(leaf, source, start, count);
     this.nodes.to[leaf]! += count;
     this.#tokens += count;
-    this.#texts.append(leaf, source, start, count);
   }
 
   /**
@@ -149,8 +153,9 @@ export class PrefixTree {
    */
   split(lower: number, at: number, lastRow: number): number {
     const { nodes } = this;
+    const upper = this.#make();
     this.#children.remove(lower);
-    const upper = nodes.splitOff(lower, at, lastRow);
+    nodes.splitOff(upper, lower, at, lastRow);
     nodes.firstToken[lower] = this.#texts.split(upper, lower, at - nodes.from[upper]!);
     this.#children.add(upper);
     this.#children.add(lower);
@@ -162,10 +167,10 @@ export class PrefixTree {
     const { nodes } = this;
     const upper = nodes.parent[lower]!;
     const parent = nodes.parent[upper]!;
+    this.#texts.join(upper, lower);
     this.#children.remove(lower);
     this.#children.remove(upper);
     nodes.unlink(upper);
-    this.#texts.join(upper, lower);
     nodes.from[lower] = nodes.from[upper]!;
     nodes.firstToken[lower] = nodes.firstToken[upper]!;
     nodes.link(lower, parent);
@@ -189,6 +194,19 @@ export class PrefixTree {
     this.#tokens -= this.nodes.to[leaf]! - this.nodes.from[leaf]!;
     this.#texts.close(leaf);
     this.nodes.drop(leaf);
+  }
+
+  /** A new node without links and tokens; to link it asks for no memory. */
+  #make(): number {
+    this.#children.fitOneMore();
+    const node = this.nodes.make();
+    try {
+      this.#texts.open(node);
+    } catch (error) {
+      this.nodes.drop(node);
+      throw error;
+    }
+    return node;
   }
 }
 
@@ -229,9 +247,14 @@ export class ChildTable {
 
   /** Adds a node under its `parent` and `firstToken`; there is none with the same yet. */
   add(node: number): void {
-    if (2 * (this.#count + 1) > this.#places.length) this.#grow();
+    this.fitOneMore();
     this.#count += 1;
     this.#put(node);
+  }
+
+  /** Has room for one node more. */
+  fitOneMore(): void {
+    if (2 * (this.#count + 1) > this.#places.length) this.#grow();
   }
 
   /** Takes out a node whose `parent` and `firstToken` are still what they were. */
@@ -366,25 +389,22 @@ export class NodeTable implements NodeView {
     return this.isUsed(node) && this.firstChild[node] === -1;
   }
 
-  /** A new first child of `parent`: the next `count` tokens of its text, of which `firstToken` is the first. */
-  addChild(parent: number, firstToken: number, count: number): number {
-    const node = this.make();
+  /** Makes a new node the first child of `parent`: the next `count` tokens of its text, `firstToken` before others. */
+  addChild(node: number, parent: number, firstToken: number, count: number): void {
     this.firstToken[node] = firstToken;
     this.from[node] = this.to[parent]!;
     this.to[node] = this.to[parent]! + count;
     this.lastRow[node] = this.lastRow[parent]!;
     this.tenant[node] = this.tenant[parent]!;
     this.link(node, parent);
-    return node;
   }
 
   /**
-   * Puts a new node in the place of `lower`, with the tokens of `lower` before `at` and all that is said of it, and
-   * `lower` below it. The caller says what `lower` starts with from then on. `lastRow` is the deepest whole row up to
-   * `at`.
+   * Puts `upper`, a new node, in the place of `lower`, with the tokens of `lower` before `at` and all that is said of
+   * it, and `lower` below it. The caller says what `lower` starts with from then on. `lastRow` is the deepest whole row
+   * up to `at`.
    */
-  splitOff(lower: number, at: number, lastRow: number): number {
-    const upper = this.make();
+  splitOff(upper: number, lower: number, at: number, lastRow: number): void {
     const parent = this.parent[lower]!;
     this.from[upper] = this.from[lower]!;
     this.to[upper] = at;
@@ -399,7 +419,6 @@ export class NodeTable implements NodeView {
     this.link(upper, parent);
     this.from[lower] = at;
     this.link(lower, upper);
-    return upper;
   }
 
   /** Makes `node` the first child of `parent`. */
@@ -485,10 +504,16 @@ export class DomainRoots {
   open(domain: PrefixDomain): number {
     const found = this.#roots.get(domain.key);
     if (found !== undefined) return found;
-    const root = this.#tree.makeRoot(this.#joinTenant(domain.tenant));
-    this.#roots.set(domain.key, root);
-    this.#domains.set(root, domain);
-    return root;
+    const tenant = this.#joinTenant(domain.tenant);
+    try {
+      const root = this.#tree.makeRoot(tenant);
+      this.#roots.set(domain.key, root);
+      this.#domains.set(root, domain);
+      return root;
+    } catch (error) {
+      this.#leaveTenant(domain.tenant);
+      throw error;
+    }
   }
 
   /** Removes a root that nothing hangs on. */

@@ -4,7 +4,7 @@
 //
 // Invariants: row r of a path is chained at the node that contains its last token; a row that straddles a branching
 // point exists once below each branch; only leaves have a tail; the tokens of a leaf that no path uses lie in its rows
-// completely.
+// completely. Memory is asked for before rows are taken, and for what may be dropped too: nothing ends in its middle.
 
 import { createError } from '../base/errors.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
@@ -46,12 +46,16 @@ export class DroppedRows {
     this.count = 0;
   }
 
+  /** Has room for so many more: to drop a row asks for no memory. @internal */
+  fit(rows: number): void {
+    const length = this.count + rows;
+    if (length <= this.#rows.length) return;
+    this.#reasons = enlarged(this.#reasons, Math.max(length, 2 * this.#rows.length));
+    this.#rows = enlarged(this.#rows, this.#reasons.length);
+  }
+
   /** @internal */
   add(row: number, reason: number): void {
-    if (this.count === this.#rows.length) {
-      this.#reasons = enlarged(this.#reasons, 2 * this.count);
-      this.#rows = enlarged(this.#rows, 2 * this.count);
-    }
     this.#rows[this.count] = row;
     this.#reasons[this.count] = reason;
     this.count += 1;
@@ -222,11 +226,12 @@ export class RowLedger {
 
   /**
    * Throws KV_INTERNAL unless `table` has rows that can be attached for the tokens [from, to): known numbers, none held
-   * but `tail`.
+   * but `tail`. Then `attach` asks for no memory.
    */
   check(from: number, to: number, table: Int32Array, tail: number): void {
     const end = this.rowsFor(to);
-    for (let index = this.wholeRows(from); index < end; index += 1) {
+    const first = this.wholeRows(from);
+    for (let index = first; index < end; index += 1) {
       const row = table[index];
       if (row === undefined || row < 0) {
         throw createError('KV_INTERNAL', {
@@ -238,6 +243,7 @@ export class RowLedger {
           problem: 'a sequence commits tokens in a row that the prefix index holds', what: row,
         });
       }
+      this.#fit(row, end - first);
     }
   }
 
@@ -268,12 +274,14 @@ export class RowLedger {
 
   /** Hangs a row that is not full on a leaf. */
   attachTail(node: number, row: number): void {
+    this.#fit(row, 1);
     this.#hold(row);
     this.#nodes.tailRow[node] = row;
   }
 
   /** Hangs another row with the same tokens on a leaf in the place of its tail. */
   replaceTail(leaf: number, row: number): void {
+    this.#fit(row, 1);
     this.#drop(this.#nodes.tailRow[leaf]!, replaced);
     this.attachTail(leaf, row);
   }
@@ -284,6 +292,7 @@ export class RowLedger {
    */
   replace(instead: ReadonlyMap<number, number>, node: number): void {
     const { parent, firstChild, nextSibling } = this.#nodes;
+    for (const other of instead.values()) this.#fit(other, instead.size);
     for (const [row, other] of instead) {
       this.#hold(other);
       this.#above[other] = this.#above[row]!;
@@ -366,12 +375,16 @@ export class RowLedger {
     }
   }
 
+  /** Has room for the row's numbers, and for dropping so many rows more than are held. */
+  #fit(row: number, rows: number): void {
+    this.#dropped.fit(this.#heldRows + rows);
+    if (row < this.#isHeld.length) return;
+    const length = Math.max(64, row + 1, 2 * this.#isHeld.length);
+    this.#above = enlarged(this.#above, length);
+    this.#isHeld = enlarged(this.#isHeld, length);
+  }
+
   #hold(row: number): void {
-    if (row >= this.#isHeld.length) {
-      const length = Math.max(64, row + 1, 2 * this.#isHeld.length);
-      this.#above = enlarged(this.#above, length);
-      this.#isHeld = enlarged(this.#isHeld, length);
-    }
     this.#isHeld[row] = 1;
     this.#heldRows += 1;
   }

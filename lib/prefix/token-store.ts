@@ -51,9 +51,10 @@ export class TokenStore {
     return this.#chunkOf(page)[startOf(page) + (place & pageMask)]!;
   }
 
-  /** Appends `count` tokens of `source` from `start`. */
+  /** Appends `count` tokens of `source` from `start`, or none: where memory is refused. */
   append(run: number, source: Int32Array, start: number, count: number): void {
     let end = this.#offset[run]! + this.#length[run]!;
+    this.#fit(pagesOf(end + count) - pagesOf(end));
     let page = this.#lastPage[run]!;
     for (let copied = 0; copied < count;) {
       const place = end & pageMask;
@@ -142,7 +143,7 @@ export class TokenStore {
 
   /**
    * Puts all of `upper` in front of `lower` and closes `upper`. Nothing else may lie behind `upper`. Copies only when
-   * they do not touch.
+   * they do not touch; where memory for that is refused, nothing has changed.
    */
   join(upper: number, lower: number): void {
     const end = this.#offset[upper]! + this.#length[upper]!;
@@ -161,8 +162,8 @@ export class TokenStore {
     }
     const tail = new Int32Array(this.#length[lower]!);
     this.copy(lower, 0, tail.length, tail, 0);
-    this.close(lower);
     this.append(upper, tail, 0, tail.length);
+    this.close(lower);
     this.#firstPage[lower] = this.#firstPage[upper]!;
     this.#lastPage[lower] = this.#lastPage[upper]!;
     this.#offset[lower] = this.#offset[upper]!;
@@ -216,11 +217,24 @@ export class TokenStore {
     return page;
   }
 
+  /** Sees that so many pages are free, and there. */
+  #fit(pages: number): void {
+    let page = this.#freePage;
+    for (let left = pages; left > 0; left -= 1) {
+      if (page < 0) {
+        this.#growPages();
+        this.#fit(pages);
+        return;
+      }
+      this.#chunks[page >> chunkShift] ??= new Int32Array(chunkPages * pageTokens);
+      page = this.#next[page]!;
+    }
+  }
+
+  /** Takes a free page, for which there was `#fit`. */
   #addPage(run: number, last: number): number {
-    if (this.#freePage < 0) this.#growPages();
     const page = this.#freePage;
     this.#freePage = this.#next[page]!;
-    this.#chunks[page >> chunkShift] ??= new Int32Array(chunkPages * pageTokens);
     this.#usedPages += 1;
     this.#users[page] = 1;
     this.#next[page] = -1;
@@ -242,9 +256,9 @@ export class TokenStore {
   #growPages(): void {
     const before = this.#next.length;
     const pages = Math.max(chunkPages, 2 * before);
-    this.#next = enlarged(this.#next, pages);
     this.#previous = enlarged(this.#previous, pages);
     this.#users = enlarged(this.#users, pages);
+    this.#next = enlarged(this.#next, pages); // last: its length says how many there are
     for (let page = pages - 1; page >= before; page -= 1) {
       this.#next[page] = this.#freePage;
       this.#freePage = page;
@@ -267,4 +281,9 @@ export class TokenStore {
 /** Where a page begins in its chunk. */
 function startOf(page: number): number {
   return (page & chunkMask) << pageShift;
+}
+
+/** Pages that the first `places` places of a run touch. */
+function pagesOf(places: number): number {
+  return Math.ceil(places / pageTokens);
 }

@@ -359,8 +359,8 @@ export class SideCover implements TextListener {
   /** One more node names the page; `holder`: the last one that does. */
   #hold(page: number, holder?: number): void {
     if (page >= this.#holders.length) {
-      this.#holders = enlarged(this.#holders, 2 * page);
       this.#holder = enlarged(this.#holder, 2 * page);
+      this.#holders = enlarged(this.#holders, 2 * page); // last: its length is asked for
     }
     this.#holders[page]! += 1;
     if (holder !== undefined) this.#holder[page] = holder;
@@ -377,8 +377,8 @@ export class SideCover implements TextListener {
   #fit(): void {
     const { length } = this.#nodes.parent;
     if (this.#to.length >= length) return;
-    this.#to = enlarged(this.#to, length);
     this.#wasEvicted = enlarged(this.#wasEvicted, length);
+    this.#to = enlarged(this.#to, length); // last: its length is asked for
   }
 }
 

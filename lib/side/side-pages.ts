@@ -285,15 +285,8 @@ export class SidePages {
   }
 
   #make(index: number, users: number): number {
+    if (this.#free.length === 0 && this.#made === this.#mappers.length) this.#grow(2 * this.#made);
     const page = this.#free.pop() ?? this.#made++;
-    if (page >= this.#mappers.length) {
-      this.#mappers = enlarged(this.#mappers, 2 * page);
-      this.#users = enlarged(this.#users, 2 * page);
-      this.#index = enlarged(this.#index, 2 * page);
-      this.#isKept = enlarged(this.#isKept, 2 * page);
-      this.#isUsed = enlarged(this.#isUsed, 2 * page);
-      this.#idleSince = enlarged(this.#idleSince, 2 * page);
-    }
     this.#mappers[page] = 1;
     this.#users[page] = users;
     if (users === 0) this.#beIdle(page);
@@ -301,6 +294,15 @@ export class SidePages {
     this.#isKept[page] = 0;
     this.#isUsed[page] = 1;
     return page;
+  }
+
+  #grow(pages: number): void {
+    this.#users = enlarged(this.#users, pages);
+    this.#index = enlarged(this.#index, pages);
+    this.#isKept = enlarged(this.#isKept, pages);
+    this.#isUsed = enlarged(this.#isUsed, pages);
+    this.#idleSince = enlarged(this.#idleSince, pages);
+    this.#mappers = enlarged(this.#mappers, pages); // last: its length is asked for
   }
 }
 
