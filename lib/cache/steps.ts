@@ -66,10 +66,10 @@ export class Steps {
       if (hasSide && this.#side.ready[slot]! < lengthTokens) lackingSide += 1;
     }
     if (lacking + sharing > 0 || this.#side.all.length > 0) checkStack();
-    if (lacking + sharing > 0) this.#memory.background.attempt(() => { this.#cached.flushBesideWithheld(); });
-    if (lackingSide > 0) this.#checkSide(batch); // before K and V make room
     batch.setPrepared(true); // from here on it cannot be changed, by a policy either
     try {
+      if (lacking + sharing > 0) this.#memory.background.attempt(() => { this.#cached.flushBesideWithheld(); });
+      if (lackingSide > 0) this.#checkSide(batch); // before K and V make room
       if (sharing > 0) {
         this.#rows.makeWritable(batch);
         lacking += sharing; // it may have unmapped rows

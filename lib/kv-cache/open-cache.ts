@@ -174,7 +174,7 @@ function openParts(
   const registry = new RowRegistry(memory, index);
   const { side, closeMemory: closeSide } = openSideTensors(sideToOpen(read, pool, layout), {
     nodes: index.texts.tree.nodes, withheld: index.withheld, lengths: slots, background, capacity: pool.capacity,
-    owner: cache,
+    guard, owner: cache,
   });
   for (const { cover } of side.all) index.listen(cover);
   const tokens = new SequenceTokens(memory, registry, index, side);

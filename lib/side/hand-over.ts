@@ -105,9 +105,10 @@ export class HandOver {
     return this.#named('HandOver.address', name).views.address(this.#sideSlot);
   }
 
-  /** Its rows may be evicted and their memory used again. Idempotent. */
+  /** Its rows may be evicted and their memory used again. Idempotent. Throws KV_POLICY_REENTRY in a policy. */
   close(): void {
     if (this.#isClosed) return;
+    this.#side.checkUndecided('close a hand-over');
     this.#isClosed = true;
     unclosed.unregister(this);
     this.#side.endLease(this.#sideSlot, this.#bits);

@@ -5,7 +5,7 @@ import { type SideDtype, sideDtypeBytes, sideDtypes } from '../base/dtypes.js';
 import { createError, isKvError } from '../base/errors.js';
 import { type Field, integer, isOptionsObject, oneOf, optional, readOptions, withDefault } from '../base/options.js';
 import { rowArithmetic } from '../base/row-arithmetic.js';
-import type { BackgroundErrors } from '../device/cache-calls.js';
+import type { BackgroundErrors, PolicyGuard } from '../device/cache-calls.js';
 import { Driver } from '../device/driver.js';
 import { native as addon, type NativeCache } from '../device/native.js';
 import { PagePool } from '../device/page-pool.js';
@@ -98,6 +98,7 @@ export interface SideCollaborators {
   readonly lengths: SlotLengths;
   readonly background: BackgroundErrors;
   readonly capacity: ChangeSignal;
+  readonly guard: PolicyGuard;
   readonly owner: object;
 }
 
@@ -109,7 +110,7 @@ export interface OpenSide {
 
 /** Throws KV_INVALID_OPTION, KV_OUT_OF_ADDRESS_SPACE, and what the driver throws. */
 export function openSideTensors(
-  given: SideTensorsToOpen, { nodes, withheld, lengths, background, capacity, owner }: SideCollaborators,
+  given: SideTensorsToOpen, { nodes, withheld, lengths, background, capacity, guard, owner }: SideCollaborators,
 ): OpenSide {
   const { tensors: shapes, slots, driver, handOverSlots } = given;
   const { sideDriver } = given;
@@ -136,7 +137,9 @@ export function openSideTensors(
       tensors.push(new SideTensor(open, { nodes, withheld, clock, background, owner, copies, makeRoom }));
     }
     return {
-      side: new SideTensors({ tensors, sideSlots, budget, copies, clock, slots: lengths, background, capacity }),
+      side: new SideTensors({
+        tensors, sideSlots, budget, copies, clock, slots: lengths, background, capacity, guard,
+      }),
       closeMemory,
     };
   } catch (error) {

@@ -8,7 +8,7 @@ import type { SideDtype } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { formatList } from '../base/format.js';
 import type { FieldPlace } from '../base/options.js';
-import type { BackgroundErrors } from '../device/cache-calls.js';
+import type { BackgroundErrors, PolicyGuard } from '../device/cache-calls.js';
 import type { ChangeSignal } from '../device/wait.js';
 import type { PrefixPath } from '../prefix/prefix-tree.js';
 import type { SideBudget, SideCounts, SideNeed } from './side-budget.js';
@@ -118,6 +118,8 @@ export interface SideTensorsParts {
   readonly background: BackgroundErrors;
   /** Wakes callers that wait for slots or pages of the cache. */
   readonly capacity: ChangeSignal;
+  /** Of the cache's pool. */
+  readonly guard: PolicyGuard;
 }
 
 /** Of a slot without side tensors: nothing is ever lacking. */
@@ -173,12 +175,13 @@ export class SideTensors {
   readonly ready: Int32Array;
   readonly #background: BackgroundErrors;
   readonly #capacity: ChangeSignal;
+  readonly #guard: PolicyGuard;
   /** By side slot: tokens up to which views have been handed out. */
   readonly #handed: Int32Array;
   readonly #clock: SideClock;
   #isClosed = false;
 
-  constructor({ tensors, sideSlots, budget, copies, clock, slots, background, capacity }: SideTensorsParts) {
+  constructor({ tensors, sideSlots, budget, copies, clock, slots, background, capacity, guard }: SideTensorsParts) {
     this.all = tensors;
     this.everything = 2 ** tensors.length - 1;
     this.infos = Object.freeze(tensors.map(({ open: { name, width, dtype, tokenBytes, pool } }) =>
@@ -191,6 +194,7 @@ export class SideTensors {
     this.slots = slots;
     this.#background = background;
     this.#capacity = capacity;
+    this.#guard = guard;
     this.ready = new Int32Array(sideSlots.of.length).fill(alwaysReady);
     this.#handed = new Int32Array(sideSlots.count);
   }
@@ -445,6 +449,11 @@ export class SideTensors {
   close(): void {
     this.#isClosed = true;
     for (const { views } of this.all) views.revokeAll();
+  }
+
+  /** Throws KV_POLICY_REENTRY while a policy of the cache decides. */
+  checkUndecided(operation: string): void {
+    this.#guard.check(operation);
   }
 
   /** Throws KV_CLOSED. */

@@ -139,3 +139,28 @@ for (const [policy, optionsOf] of Object.entries(askedFor)) {
     });
   });
 }
+
+test('a policy that is asked while a batch is prepared cannot change the batch', async (t) => {
+  let act: Act | undefined;
+  const policy = (context: EvictionContext) => {
+    const own = lru()(context);
+    return { ...methodsOf(own), remove: (node: number) => (act?.(), own.remove(node)), victim: () => own.victim(), withholds: () => true };
+  };
+  await withCache(t, { prefixCache: { policy } }, (bench) => {
+    const { cache } = bench;
+    const prompt = tokensOf(1, 3 * rowTokens);
+    const speaker = new Speaker(cache);
+    const [one, other] = [cache.acquire({ tokens: prompt, reserve: 'none' }), cache.acquire({ tokens: prompt, reserve: 'none' })];
+    speaker.compute(one, prompt, prompt.length);
+    one.release(); // its text is withheld
+    speaker.compute(other, prompt, rowTokens); // of the same text, which the index hears of when more is prepared
+    const batch = bench.batchOf([other, rowTokens]);
+    const refused: string[] = [];
+    act = () => { refused.push(t.throws(() => { batch.clear(); }, { code: 'KV_BATCH_STATE' }).message); };
+    cache.prepare(batch);
+    act = undefined;
+    t.true(refused.length > 0);
+    cache.commit(batch);
+    t.is(other.length, 2 * rowTokens);
+  });
+});

@@ -36,6 +36,22 @@ test('where the rows of one tensor are refused, those of the others do not count
   cache.commit(batch);
 });
 
+test('a policy cannot close a hand-over while it decides', (t) => {
+  let decide = (): void => {};
+  using cache = open({ growth: (length) => (decide(), length) });
+  const sequence = cache.acquire({ tokens: text });
+  using handOver = sequence.handOver();
+  const batch = batchOf(cache, [sequence, 4]);
+  cache.prepare(batch);
+  let refusals = 0;
+  decide = () => {
+    t.throws(() => { handOver.close(); }, { code: 'KV_POLICY_REENTRY' });
+    refusals += 1;
+  };
+  cache.commit(batch);
+  t.deepEqual([refusals, handOver.isClosed], [1, false]);
+});
+
 test('rows are written between prepare and commit, for the prepared tokens, and in order', (t) => {
   using cache = open();
   const sequence = cache.acquire({ tokens: text });
