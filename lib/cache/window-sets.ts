@@ -199,7 +199,7 @@ export const nothingMissing: Readonly<MissingRows> = { rows: 0, pages: 0, earmar
 export interface WindowRules {
   /** Most new tokens of a sequence in a pass; undefined: its whole prompt. */
   readonly passTokens: number | undefined;
-  /** Tokens that `truncate` may always take back. */
+  /** Tokens that `truncate` may always take back, of the most that the sequence has had. */
   readonly rollbackTokens: number;
   /** Whether pages are zeroed before another tenant gets them. */
   readonly isScrubbed: boolean;
@@ -397,6 +397,7 @@ export class WindowSets {
     const { rollbackTokens } = this.#rules;
     if (this.#slots.length[slot]! < this.#slots.earmarkedTokens[slot]!) return;
     for (const set of this.all) {
+      if (set.isQuarantined[slot] === 1) continue;
       const rows = Math.min(set.earmarkedRows[slot]!, set.layout.mostRows(1, rollbackTokens));
       if (rows < set.earmarkedRows[slot]!) set.earmark(slot, rows);
     }

@@ -349,3 +349,22 @@ cacheTest('a view of a window is detached where its rows ahead make room for oth
   bench.compute(other, 28);
   t.is(view.length, 0);
 });
+
+cacheTest('a slot that the driver has ruined in a window set does not keep rows of others in its batch', { ...options, slots: 2 }, (t, bench) => {
+  const { cache, mock } = bench;
+  const ruined = cache.acquire({ promptTokens: 40 });
+  bench.prepare(ruined, 40);
+  bench.discard(); // its rows are mapped
+  bench.prepare(ruined, 39);
+  mock.failCall('cuMemUnmap', { nth: 2, times: always });
+  mock.failCall('cuMemMap', { times: always });
+  bench.commit();
+  mock.clearFailures();
+  const other = bench.sequenceOf(8);
+  t.deepEqual([cache.metrics.lateErrors, other.firstToken(windowKeys)], [1, 0]);
+  const batch = bench.batchOf([ruined, 1], [other, 4]);
+  cache.prepare(batch);
+  cache.commit(batch); // the prompt is computed: less is set aside for it
+  t.deepEqual([cache.metrics.lateErrors, other.firstToken(windowKeys)], [1, 4]);
+  ruined.release();
+});
