@@ -163,8 +163,8 @@ export class Sequence {
    * Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. Recorded
    * tokens past it are forgotten, those of the prompt too: record them again with `append` to have them cached.
    * Truncating to the current length forgets only tokens that were recorded and not computed. Where layers keep the
-   * last tokens alone, `rollbackTokens` tokens can always be dropped, and more while the tokens that the layers see
-   * there are mapped. Otherwise it throws KV_WINDOW_PASSED, and nothing has changed.
+   * last tokens alone, `rollbackTokens` tokens of the most that it has had can always be dropped, and more while the
+   * tokens that the layers see there are mapped. Otherwise it throws KV_WINDOW_PASSED, and nothing has changed.
    */
   truncate(tokens: number): void {
     const { lifetime, memory, leases } = this.#owner;
@@ -231,8 +231,9 @@ export class Sequence {
 
   /**
    * Writes rows of side tensors by name, each [tokens, width] as a typed array of its dtype (as `HandOver.rows`), for
-   * tokens from `from` on, between `prepare` and `commit`. `KvCache.writeSide` writes those of a whole batch. Throws
-   * KV_INVALID_OPTION and KV_SIDE_STATE; then nothing is written.
+   * tokens from `from` on, between `prepare` and `commit`; what was written from there on before does not count any
+   * more. `KvCache.writeSide` writes those of a whole batch. Throws KV_INVALID_OPTION, KV_SIDE_STATE, and what the
+   * driver throws; then none of them counts.
    */
   writeSide(from: number, rows: SideRowsByName): void {
     const read = readSideRows('Sequence.writeSide', rows);

@@ -133,7 +133,7 @@ export class Slots {
     return true;
   }
 
-  /** Slots that users' sequences have, and those that they could have beside. */
+  /** Sequences of users that could be alive beside those that are. */
   get freeSequences(): number {
     return this.sequences - this.#usedSlots;
   }
@@ -387,10 +387,10 @@ export class SlotMemory {
   }
 
   /**
-   * Unmaps the slot's rows from `rows` on; returns how many. The one way in which mapped memory goes away while a cache
-   * is open, but for a shared row that is exchanged. No queued work may use the rows. The mapper's request is dropped,
-   * what was set aside for the slot too, and views are detached first. Throws what the driver throws; then the rows are
-   * still there.
+   * Unmaps the slot's rows from `rows` on; returns how many. The one way in which memory of the first layer set goes
+   * away while a cache is open, but for a shared row that is exchanged. No queued work may use the rows. The mapper's
+   * request is dropped, what was set aside for the slot too, and views are detached first. Throws what the driver
+   * throws; then the rows are still there.
    */
   unmap(slot: number, rows: number): number {
     this.views.revoke(slot);
