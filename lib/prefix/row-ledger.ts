@@ -243,7 +243,7 @@ export class RowLedger {
           problem: 'a sequence commits tokens in a row that the prefix index holds', what: row,
         });
       }
-      this.#fit(row, end - first);
+      if (row !== tail) this.#fit(row, end - first);
     }
   }
 
@@ -268,8 +268,8 @@ export class RowLedger {
       above = row;
     }
     lastRow[node] = above;
-    tailRow[node] = -1;
-    if (last > end) this.attachTail(node, table[end]!);
+    tailRow[node] = last > end ? table[end]! : -1;
+    if (last > end) this.#hold(table[end]!);
   }
 
   /** Hangs a row that is not full on a leaf. */

@@ -54,7 +54,8 @@ export class TokenStore {
   /** Appends `count` tokens of `source` from `start`, or none: where memory is refused. */
   append(run: number, source: Int32Array, start: number, count: number): void {
     let end = this.#offset[run]! + this.#length[run]!;
-    this.#fit(pagesOf(end + count) - pagesOf(end));
+    const room = -end & pageMask; // of the last page
+    if (count > room) this.#fit(Math.ceil((count - room) / pageTokens));
     let page = this.#lastPage[run]!;
     for (let copied = 0; copied < count;) {
       const place = end & pageMask;
@@ -281,9 +282,4 @@ export class TokenStore {
 /** Where a page begins in its chunk. */
 function startOf(page: number): number {
   return (page & chunkMask) << pageShift;
-}
-
-/** Pages that the first `places` places of a run touch. */
-function pagesOf(places: number): number {
-  return Math.ceil(places / pageTokens);
 }
