@@ -277,8 +277,8 @@ export class RowSharing {
       fences.noteQueued(used, stream, layout.tokensIn(slots.rows[used]!));
     }
     for (const source of new Set(sources)) {
-      // Once a sequence is released nothing more is queued for it, and its stream may be destroyed.
-      if (slots.state[source] !== slotStates.active && !slots.isComputing(source)) continue;
+      // Once a sequence is released its stream may be destroyed, and nothing more is written to what is copied.
+      if (slots.state[source] !== slotStates.active) continue;
       const other = fences.streamOf(source);
       if (other !== undefined && other !== stream) background.attempt(() => fences.order(other, slot));
     }
