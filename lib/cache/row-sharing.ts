@@ -273,9 +273,12 @@ export class RowSharing {
   hasQueuedCopy(slot: number, sources: readonly number[], stream: bigint): void {
     const { slots, layout, background } = this.#memory;
     const fences = this.#memory.fences;
-    const usedTokens = (used: number): number => layout.tokensIn(slots.rows[used]!);
-    for (const used of [slot, ...sources]) fences.noteQueued(used, stream, usedTokens(used));
-    for (const source of sources) {
+    for (const used of new Set([slot, ...sources])) {
+      fences.noteQueued(used, stream, layout.tokensIn(slots.rows[used]!));
+    }
+    for (const source of new Set(sources)) {
+      // Once a sequence is released its stream may be destroyed, and nothing more is written to what is copied.
+      if (slots.state[source] !== slotStates.active) continue;
       const other = fences.streamOf(source);
       if (other !== undefined && other !== stream) background.attempt(() => fences.order(other, slot));
     }

@@ -204,6 +204,8 @@ export class SlotFences {
       (known ?? this.#open(stream)).noteRecorded(slot);
     }
     if (step > this.#steps[slot]!) this.#steps[slot] = step;
+    this.#homes[slot] = undefined;
+    if (!this.#homes.includes(this.#lastStream)) this.#lastStream = undefined; // it may be destroyed
   }
 
   /**

@@ -64,8 +64,8 @@ export interface AcquireOptions extends PromptOptions {
   readonly priority?: number | undefined;
   /**
    * The stream on which the sequence's work will be queued, a CUstream: cached tokens are valid for later work on it.
-   * Default: the cache's `stream`, or the one that a commit named last; without any, cached tokens are valid when
-   * `acquire` returns.
+   * Default: the cache's `stream`, or the one that a commit named last, as long as a sequence on it runs; without any,
+   * cached tokens are valid when `acquire` returns.
    */
   readonly stream?: bigint | undefined;
 }

@@ -442,6 +442,11 @@ export class EncoderItems implements HoldOwner {
     if (item.bytes! > this.room.budgetBytes) return this.#storeOutside(item);
     this.#enqueue(item);
     if (!this.#tickets.has(item)) return;
+    if (this.#requestsOf(item).size === 0) { // no one to wait for room
+      this.#abandon(item);
+      this.queue.serve();
+      return;
+    }
     for (const request of [...this.#requestsOf(item)]) {
       if (request.given.whenFull === 'refuse') this.#giveUp(request, this.#full(request));
       else this.events.waits += 1;

@@ -48,3 +48,33 @@ cacheTest('a stream may be destroyed once its sequences are released, whatever e
   t.is(cache.metrics.lateErrors, 0);
   t.deepEqual(mock.misuses(), []);
 });
+
+for (const isNamed of [true, false]) {
+  cacheTest(`nothing is queued on the stream of a released sequence where its tokens are copied for one that names ${isNamed ? 'another' : 'none'}`, options, (t, bench) => {
+    const { cache, mock } = bench;
+    const native = nativeOf(bench.driver);
+    const [stream, other] = [native.createStream(), native.createStream()];
+    const text = tokensOf(1, 12);
+    const [first, last] = [cache.acquire({ tokens: text, stream: other }), cache.acquire({ promptTokens: 8, stream })];
+    for (const [sequence, lane, tokens] of [[first, other, 12], [last, stream, 8]] as const) {
+      const batch = bench.batchOf([sequence, tokens]);
+      cache.prepare(batch);
+      mock.queueWork(lane, [{ address: sequence.address(0), bytes: tokens * 512, access: 'write' }]);
+      cache.commit(batch, { fence: { stream: lane } });
+    }
+    last.release();
+    native.destroyStream(stream);
+    if (isNamed) {
+      first.release();
+      native.destroyStream(other);
+    }
+    const named = isNamed ? native.createStream() : undefined;
+    const second = cache.acquire({ tokens: [...text.slice(0, 11), 99], stream: named });
+    t.like(second.cachedBy, { aliasedTokens: 8, copiedTokens: 3 });
+    mock.completeAll();
+    for (const sequence of isNamed ? [second] : [first, second]) sequence.release();
+    t.is(cache.metrics.lateErrors, 0);
+    t.deepEqual(mock.misuses(), []);
+    native.destroyStream(named ?? other);
+  });
+}

@@ -41,7 +41,7 @@ const seed = seedOf('refused memory');
 test(`text that memory is refused for is committed by the same call later, and all is right between (seed ${seed})`, (t) => {
   const random = new Random(seed);
   let refusals = 0;
-  for (let round = 0; round < scaled(4); round += 1) {
+  for (let round = 0; round < scaled(2); round += 1) {
     const index = new PrefixIndex({ arithmetic: rowArithmetic({ tokenBytes: 3, pageBytes: 7 }) });
     let rows = 0;
     const texts: Int32Array[] = [];

@@ -182,6 +182,22 @@ test('`refuse` of an item of unknown size that turns out too large for now rejec
   t.is(bench.called, 'x held');
 });
 
+test('an item that nobody wants any more, once it is computed, keeps no other waiting', async (t) => {
+  const bench = new EncoderBench(4);
+  await bench.take('held', 3);
+  const abort = new AbortController();
+  const unknown = bench.ask('x', 2, { tokens: undefined, signal: abort.signal });
+  const wrong = bench.ask('x', 5);
+  await turn();
+  abort.abort();
+  await t.throwsAsync(unknown, { code: 'KV_ABORTED' });
+  bench.calls.at(-1)!.answer(rowsOf('x', 2));
+  await t.throwsAsync(wrong, { code: 'KV_INVALID_OPTION' });
+  t.like(bench.encoder.counts(), { computingItems: 0, waitingRequests: 0 });
+  const small = await bench.take('small', 1, { whenFull: 'refuse' });
+  t.is(small.tokens, 1);
+});
+
 test('a larger budget serves those that wait; a lower one rejects those that ask for more than all of it', async (t) => {
   const bench = new EncoderBench(6);
   const held = await bench.take('held', 6);
