@@ -74,7 +74,6 @@ class PinnedArena final : public host::PageListener {
       : device_(std::move(device)), host_(std::move(host)), scatter_(std::move(scatter)) {}
 
   Status CopyEach(uint64_t source, std::span<const Run> runs, uint64_t page_bytes, Stream stream);
-  Status CopyShort(uint64_t source, Stream stream);
   // The place of the first of these bytes.
   Status Find(uint64_t address, uint64_t bytes, uint64_t page_bytes, Place& place);
   // Registers the pages of [from, to) of the file, which lie in one block. False: it was refused.

@@ -25,7 +25,8 @@ class SlotWindows {
 
   // Returns an address that shows the slot's bytes [from, to) in the reservation until Hide, and more of them up to the
   // end of a page. Pre: all from the first mapped row to `to` are mapped, and are not unmapped before Hide.
-  // kCopyOutOfRange where `from` lies before that row; kOutOfMappings, kOutOfAddressSpace: nothing has changed.
+  // kCopyOutOfRange where `from` lies before that row; kOutOfMappings, kOutOfAddressSpace: nothing has changed. After
+  // another failure a part may be shown.
   Status Show(int32_t slot, size_t reservation, uint64_t from, uint64_t to, uint64_t& address);
   // Hides the slot. `is_escaped`: other code may still access its windows; their addresses then hold private memory
   // until the process ends.

@@ -127,7 +127,7 @@ export interface SequencePlan {
 export interface MemoryFit {
   readonly memoryBytes: number;
   readonly rowsThatFit: number;
-  /** Sequences of `--tokens` tokens, otherwise of `maxTokens`, by memory alone: `slots` may be fewer. */
+  /** Sequences of `--tokens` tokens, otherwise of `maxTokens`, by memory alone: `slots` may be fewer; `slots` where one takes none. */
   readonly sequencesThatFit: number;
 }
 
@@ -232,6 +232,6 @@ function fitMemory(layout: Layout, memoryBytes: number, tokens: number, passToke
   return {
     memoryBytes,
     rowsThatFit: Math.floor(memoryBytes / layout.rowBytes),
-    sequencesThatFit: Math.floor(pagesThatFit / pages),
+    sequencesThatFit: pages === 0 ? layout.slots : Math.floor(pagesThatFit / pages),
   };
 }

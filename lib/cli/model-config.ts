@@ -10,6 +10,7 @@ import { createError } from '../base/errors.js';
 import { formatBytes, formatCount, formatList, formatNumber } from '../base/format.js';
 import { dtypeBytes, type LayerSetShape, type LayerShape, type ModelShape } from '../index.js';
 import { isCount, isObject, listIn, numberIn, type Json } from './config-values.js';
+import { layerCount, maxLayers } from '../layout/layer-set-shape.js';
 import { dtypeNamed } from './flag-values.js';
 import { readGgufMetadata } from './gguf-metadata.js';
 import { stateTensorsOf } from './layer-states.js';
@@ -82,11 +83,12 @@ export function readModelConfig(fileOrFolder: string, overrides: ConfigOverrides
   const maxTokens = numberIn(config, names.maxTokens) ?? numberIn(json, names.maxTokens);
   const named = { name: nameOf(json, file), maxTokens };
   if (overrides.layers !== undefined) {
-    const { layers } = overrides;
+    const layers = layerCount(overrides.layers, { owner: 'vkv', option: '--layers' });
     const all = Array.from({ length: layers }, (_, layer) => layer);
     return { ...named, model: { ...attentionOf(config, file, all, overrides), layers, dtype }, notes: [] };
   }
   const count = numberIn(config, names.layers) ?? listIn(config, ['layer_types'])?.length ?? missing(file, 'number of layers', '--layers');
+  if (count > maxLayers) throw invalid(file, `it has ${formatNumber(count)} layers, more than ${formatNumber(maxLayers)}`, giveConfig);
   const types = layerTypesOf(config, count, maxTokens);
   if ('listed' in types) throw invalid(file, `it lists the types of ${types.listed} layers but has ${count}`, 'Give `--layers`.');
 

@@ -111,11 +111,11 @@ async function runReplay(file: string | undefined, flags: ReplayFlags, command: 
   const keepsAll = flags.prefixCache && selected.layerSets !== undefined;
   if (keepsAll) process.stderr.write(`Note: ${everyToken}.\n`);
   const model = keepsAll ? { ...selected, layerSets: undefined } : selected;
+  const device = flags.driver === 'mock' ? openMock(flags) : undefined;
   const stop = new AbortController();
   const interrupt = (): void => stop.abort();
   process.once('SIGINT', interrupt); // a second Ctrl-C ends at once
   const bar = new ReplayBar();
-  const device = flags.driver === 'mock' ? openMock(flags) : undefined;
   try {
     const outcome = await replay({
       trace, model, maxTokens, driver: flags.driver === 'mock' ? device?.driver : flags.driver,

@@ -36,6 +36,8 @@ function checkPackages(): void {
   if (missing.length > 0) throw createError('KV_DEPENDENCY_MISSING', { dependency: missing.join(' '), purpose: 'serving a model' });
 }
 
+const endSignals = ['SIGINT', 'SIGTERM'] as const;
+
 const copyReasons: Readonly<Record<CopyReason, string>> = {
   'written-just-now': 'it was written to just now',
   'time-ahead': "its time lies ahead of the machine's",
@@ -74,21 +76,14 @@ async function serve(flags: ServeFlags): Promise<void> {
     parameters: flags.parameters,
     maxBodyBytes: flags.maxBodyBytes, deadlineMs: flags.deadlineMs, graceMs: flags.graceMs,
   }, report);
-  const told = new Promise<void>((resolve) => {
-    const signals = ['SIGINT', 'SIGTERM'] as const;
-    const end = (): void => {
-      for (const signal of signals) process.off(signal, end); // a second one, of either kind, ends at once
-      resolve();
-    };
-    for (const signal of signals) process.on(signal, end);
-  });
+  using told = new ToldToEnd();
   const url = await server.listen({ host: flags.host, port: flags.port }).catch((error: unknown) => { throw listenError(error, flags); });
   for (const { path: file, reason } of model.copiedFiles) {
     process.stderr.write(`${printable(file)} is copied, not shared with other processes: ${copyReasons[reason]}.\n`);
   }
   process.stdout.write(`${printable(modelName)} on ${engine.target}: ${formatCount('slot', flags.slots)}, ${formatNumber(maxTokens)} tokens each, ` +
     `${formatBytes(flags.memoryBytes)} for K and V\nLayout: ${cache.layout.kind}, ${formatNumber(cache.layout.tokensPerRow, 2)} tokens a row, pages of ${formatBytes(cache.layout.pageBytes)}\nListening at ${url}/v1${apiKeys.length === 0 ? ', without an API key' : ''}\nWatch it at ${url}/watch, or with \`vkv top ${url}\`\n`);
-  await told;
+  await told.ended;
   process.stderr.write(`Ending: answers under way are finished${tiers.length > 0 ? ', and what is cached is stored' : ''}. Once more ends at once.\n`);
 }
 
@@ -160,6 +155,25 @@ function listenError(error: unknown, { host, port }: ServeFlags): unknown {
   if (problem === undefined) return error;
   const message = `Cannot listen at ${host}, port ${port}: ${problem}. Give \`--port\` another; with 0 it takes any that is free.`;
   return Object.assign(new Error(message, { cause: error }), { code });
+}
+
+/** Hears when the process is told to end; a second signal, of either kind, ends at once. */
+class ToldToEnd {
+  readonly ended: Promise<void>;
+  #resolve: () => void = () => {};
+  readonly #hear = (): void => {
+    this[Symbol.dispose]();
+    this.#resolve();
+  };
+
+  constructor() {
+    this.ended = new Promise((resolve) => { this.#resolve = resolve; });
+    for (const signal of endSignals) process.on(signal, this.#hear);
+  }
+
+  [Symbol.dispose](): void {
+    for (const signal of endSignals) process.off(signal, this.#hear);
+  }
 }
 
 function report(error: unknown): void {

@@ -1,8 +1,11 @@
 // `vkv top URL`: what the live page shows, in a terminal: once where the output is a pipe or a file, again and again on a terminal, until
 // Ctrl-C or q. Asks the server for the same small state as the page; a server that cannot be asked is an error of this package.
 
+import { setTimeout as sleep } from 'node:timers/promises';
+
 import { Command } from 'commander';
 
+import { EitherSignal } from '../base/either-signal.js';
 import { createError } from '../base/errors.js';
 import { formatNumber, printable, printableJson } from '../base/format.js';
 import type { ServerState } from '../server/watch-state.js';
@@ -48,16 +51,19 @@ function stateUrl(text: string): URL {
 }
 
 /** Throws KV_SERVER_UNREACHABLE, and KV_REQUEST_INVALID where a key is missing or another is wanted. */
-async function ask(url: URL, apiKey: string | undefined): Promise<ServerState> {
+async function ask(url: URL, apiKey: string | undefined, end?: AbortSignal): Promise<ServerState> {
   const unreachable = (problem: string, cause?: unknown): Error => createError('KV_SERVER_UNREACHABLE', { url: url.origin, problem }, { cause });
+  const either = new EitherSignal(AbortSignal.timeout(10_000), end);
   let response: Response;
   let body: unknown;
   try {
-    response = await fetch(url, { headers: apiKey ? { authorization: `Bearer ${apiKey}` } : {}, signal: AbortSignal.timeout(10_000) });
+    response = await fetch(url, { headers: apiKey ? { authorization: `Bearer ${apiKey}` } : {}, signal: either.signal });
     body = await response.json().catch(() => undefined);
   } catch (cause) {
     const { code } = ((cause as Error).cause ?? {}) as NodeJS.ErrnoException;
     throw unreachable((cause as Error).name === 'TimeoutError' ? 'it did not answer within 10 seconds' : code ?? (cause as Error).message, cause);
+  } finally {
+    either.forget();
   }
   if (response.status === 401) {
     throw createError('KV_REQUEST_INVALID', { reason: 'unauthorized', problem: apiKey ? 'its API key is not known' : 'it has no API key', hint: 'Give `--api-key`, or set VKV_API_KEY.' });
@@ -98,7 +104,7 @@ async function watch(url: URL, apiKey: string | undefined, everyMs: number, firs
   try {
     for (draw(); await rest(everyMs, end.signal); draw()) {
       try {
-        state = await ask(url, apiKey);
+        state = await ask(url, apiKey, end.signal);
         problem = undefined;
       } catch (error) {
         problem = printable((error as Error).message);
@@ -119,13 +125,6 @@ async function watch(url: URL, apiKey: string | undefined, everyMs: number, firs
 
 /** Waits; false when it was ended. */
 async function rest(ms: number, signal: AbortSignal): Promise<boolean> {
-  if (signal.aborted) return false;
-  await new Promise<void>((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener('abort', () => {
-      clearTimeout(timer);
-      resolve();
-    }, { once: true });
-  });
+  await sleep(ms, undefined, { signal }).catch(() => { /* ended */ });
   return !signal.aborted;
 }

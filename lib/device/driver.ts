@@ -225,12 +225,18 @@ export class Driver {
     this.#idleStreams.push(stream);
   }
 
-  /** Throws KV_DRIVER_IN_USE while page pools, device memory or dense kernels use it. Idempotent. */
+  /**
+   * Throws KV_DRIVER_IN_USE while page pools, device memory or dense kernels use it. Idempotent; after a failure of the
+   * driver call it again.
+   */
   close(): void {
     if (this.#isClosed) return;
     const users = this.#users.count;
     if (users > 0) throw createError('KV_DRIVER_IN_USE', { owner: 'Driver', users });
-    if (!this.isLost) for (const stream of this.#idleStreams) this.#native.destroyStream(stream);
+    while (!this.isLost && this.#idleStreams.length > 0) {
+      this.#native.destroyStream(this.#idleStreams.at(-1)!);
+      this.#idleStreams.pop();
+    }
     this.#native.close();
     this.#isClosed = true;
   }

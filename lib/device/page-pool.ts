@@ -165,16 +165,18 @@ export class PagePool {
 
   /**
    * Releases every page, and closes the driver if the pool opened it. Throws KV_DRIVER_IN_USE, and changes nothing,
-   * while a cache uses the pool, or anything but the pool a driver that it opened. Idempotent.
+   * while a cache uses the pool, or anything but the pool a driver that it opened. Idempotent; after a failure of the
+   * driver call it again.
    */
   close(): void {
-    if (this.#isClosed) return;
-    this.guard.check('close the page pool');
-    this.checkUsers(0);
-    this.#native.close();
-    this.#isClosed = true;
-    this.driver.removeUser(this.#membership.memory);
-    unclosed.unregister(this);
+    if (!this.#isClosed) {
+      this.guard.check('close the page pool');
+      this.checkUsers(0);
+      this.#native.close();
+      this.#isClosed = true;
+      this.driver.removeUser(this.#membership.memory);
+      unclosed.unregister(this);
+    }
     if (this.#ownsDriver) this.driver.close();
   }
 

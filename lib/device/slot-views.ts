@@ -129,7 +129,13 @@ export class SlotViews {
   }
 
   #made(slot: number, reservation: number, from: number, to: number): Window {
-    const buffer = this.#cache.window(slot, reservation, from, to);
+    let buffer: ArrayBuffer;
+    try {
+      buffer = this.#cache.window(slot, reservation, from, to);
+    } catch (error) {
+      if (!this.#windows.has(slot)) this.#cache.revoke(slot, false); // a part may be shown, which `revoke` would miss
+      throw error;
+    }
     keepAlive.set(buffer, this.#owner);
     return this.#added(slot, { reservation, from, to, buffer });
   }

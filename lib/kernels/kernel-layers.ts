@@ -6,7 +6,7 @@ import { formatList } from '../base/format.js';
 import type { Tensor } from '../cache/slots.js';
 import type { KvCache } from '../kv-cache/kv-cache.js';
 import type { Dtype } from '../base/dtypes.js';
-import type { Layout } from '../layout/layout.js';
+import { ownerOf, type Layout } from '../layout/layout.js';
 import type { ReadRules } from './attention-rules.js';
 import { kernelsOf } from './load-kernels.js';
 
@@ -41,8 +41,8 @@ export class KernelLayers {
   readonly cacheDtype: Dtype;
   readonly #cache: KvCache;
   readonly #layers: readonly KernelLayer[];
-  /** Number of the first layer in the whole model. */
-  readonly #first: number;
+  /** Positions in `#layers` by the layers' numbers in the whole model. */
+  readonly #positions: ReadonlyMap<number, number>;
 
   /**
    * Throws KV_INVALID_OPTION unless every layer's query heads are a multiple of its KV heads, and it has as many sinks.
@@ -50,9 +50,9 @@ export class KernelLayers {
   constructor(cache: KvCache, { queryHeads, scale, attention }: LayerOptions) {
     this.#cache = cache;
     this.cacheDtype = cache.tensors[0]!.dtype;
-    this.#first = cache.tensors[0]!.layer;
     const keys = cache.tensors.filter(({ role }) => role === 'key');
     const values = cache.tensors.filter(({ role }) => role === 'value');
+    this.#positions = new Map(keys.map(({ layer }, position) => [layer, position]));
     checkCount('queryHeads', queryHeads, keys.length, 'one number per layer');
     checkCount('attention', attention, keys.length, 'the rules of each layer');
     this.#layers = keys.map((key, index) => {
@@ -82,8 +82,8 @@ export class KernelLayers {
   }
 
   /**
-   * Returns the position here of a layer, given its number in the whole model. Throws KV_INVALID_OPTION when it is not
-   * on this worker, or when the kernels have no attention for the cache's dtype.
+   * Returns the position here of a layer, given its number in the whole model. Throws KV_INVALID_OPTION when it has no
+   * K and V on this worker, or when the kernels have no attention for the cache's dtype.
    */
   indexOf(layer: number, owner: string): number {
     if (this.#layers.length === 0 || !attendable.includes(this.cacheDtype)) {
@@ -94,11 +94,14 @@ export class KernelLayers {
         hint: 'Kernels can only copy tokens of other caches.',
       });
     }
-    const index = Number.isSafeInteger(layer) ? layer - this.#first : -1;
-    if (index >= 0 && index < this.#layers.length) return index;
+    const position = this.#positions.get(layer);
+    if (position !== undefined) return position;
+    const numbers = [...this.#positions.keys()];
+    const of = ownerOf(this.#cache.layout, layer);
     throw createError('KV_INVALID_OPTION', {
       reason: typeof layer === 'number' ? 'range' : 'type', owner, option: 'layer', received: layer,
-      expected: `an integer from ${this.#first} to ${this.#first + this.#layers.length - 1}`,
+      expected: of === undefined ? `an integer from ${Math.min(...numbers)} to ${Math.max(...numbers)}`
+        : `a layer with K and V of its own, such as ${of}, whose K and V layer ${layer} reads`,
     });
   }
 

@@ -5,6 +5,7 @@ import type { Dtype, TensorSpec, TensorView } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { Sequence } from '../cache/sequence.js';
 import type { SlotMemory, Tensor } from '../cache/slots.js';
+import { ownerOf } from '../layout/layout.js';
 
 /** Distances in elements between neighbours along each axis of a tensor; elements of a head lie side by side. */
 export interface ElementStrides {
@@ -36,7 +37,10 @@ export interface LayerTensor {
   view(sequence: Sequence): TensorView;
 }
 
-/** What a layer keeps: K and V, or the latent of MLA. What it does not keep throws KV_INVALID_SHAPE. */
+/**
+ * What a layer keeps: K and V, or the latent of MLA; of a shared set nothing. What it does not keep throws
+ * KV_INVALID_SHAPE.
+ */
 export interface CacheLayer {
   /** Its K. */
   readonly key: LayerTensor;
@@ -56,18 +60,22 @@ export function layersOf(memory: SlotMemory): ReadonlyMap<number, CacheLayer> {
     Object.defineProperty(layer, tensor.role, { enumerable: true, value: layerTensor(memory, tensor) });
     layers.set(tensor.layer, layer);
   }
-  for (const [number, layer] of layers) refuseOthers(number, layer);
+  const shared = memory.layout.constantSets.flatMap((set) => (set.kind === 'shared' ? set.layers : []));
+  for (const number of shared) layers.set(number, {} as CacheLayer);
+  for (const [number, layer] of layers) refuseOthers(number, layer, ownerOf(memory.layout, number));
   return layers;
 }
 
-function refuseOthers(number: number, layer: CacheLayer): void {
+/** @param owner The layer whose K and V it reads in place of its own. */
+function refuseOthers(number: number, layer: CacheLayer, owner: number | undefined): void {
   const kept = Object.keys(layer).map((role) => `\`${role}\``).join(' and ');
+  const hint = owner === undefined ? `It keeps ${kept}.` : `It reads the K and V of layer ${owner}.`;
   for (const role of roles) {
     if (Object.hasOwn(layer, role)) continue;
     Object.defineProperty(layer, role, {
       get: () => {
         throw createError('KV_INVALID_SHAPE', {
-          option: 'layer', value: number, problem: `keeps no \`${role}\``, hint: `It keeps ${kept}.`,
+          option: 'layer', value: number, problem: `keeps no \`${role}\``, hint,
         });
       },
     });

@@ -118,8 +118,12 @@ export class KvCache {
    */
   layer(layer: number): CacheLayer {
     this.lifetime.check('find a layer');
-    checkInteger('KvCache.layer', 'layer', layer, this.tensors[0]!.layer, this.tensors.at(-1)!.layer);
-    return this.#layers.get(layer)!;
+    const known = this.#layers.get(layer);
+    if (known === undefined) {
+      const numbers = [...this.#layers.keys()];
+      checkInteger('KvCache.layer', 'layer', layer, Math.min(...numbers), Math.max(...numbers));
+    }
+    return known!; // a worker's layers follow each other
   }
 
   /**

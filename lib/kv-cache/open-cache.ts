@@ -69,6 +69,7 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
   const size = { model, layout: read.layout, slots: read.slots + slotsForTransfers(read), maxTokens: read.maxTokens };
   const { pool, isOwn } = openPool(read, size);
   const natives: NativeCache[] = [];
+  const closings: (() => void)[] = [closingOf(natives)];
   try {
     const layout = computeLayout({
       ...size, pageBytes: pool.pageBytes, memoryBudgetBytes: pool.memoryBudgetBytes, driverKind: pool.driver.kind,
@@ -91,9 +92,10 @@ export function openCache(read: ReadKvCacheOptions, cache: object): CacheParts {
       natives.push(native);
       return { layout: set, native, first, rows, isQuarantined };
     });
-    return openParts({ ...read, model }, cache, layout, { memories, pool, layout: inner, slots, fences }, isOwn);
+    return openParts(
+      { ...read, model }, cache, layout, { memories, pool, layout: inner, slots, fences, closings }, isOwn);
   } catch (error) {
-    closingOf(natives)();
+    for (const close of closings.reverse()) close();
     if (isOwn) pool.close();
     throw error;
   }
@@ -151,11 +153,13 @@ interface OpenMemory {
   readonly layout: Layout;
   readonly slots: Slots;
   readonly fences: SlotFences;
+  /** What closes memory that is open so far, the first opened first. */
+  readonly closings: (() => void)[];
 }
 
 function openParts(
-  read: ReadKvCacheOptions, cache: object, outer: Layout, { memories, pool, layout, slots, fences }: OpenMemory,
-  ownsPool: boolean,
+  read: ReadKvCacheOptions, cache: object, outer: Layout,
+  { memories, pool, layout, slots, fences, closings }: OpenMemory, ownsPool: boolean,
 ): CacheParts {
   const { guard } = pool;
   const background = new BackgroundErrors(cache);
@@ -176,6 +180,7 @@ function openParts(
     nodes: index.texts.tree.nodes, withheld: index.withheld, lengths: slots, background, capacity: pool.capacity,
     guard, owner: cache,
   });
+  closings.push(closeSide);
   for (const { cover } of side.all) index.listen(cover);
   const tokens = new SequenceTokens(memory, registry, index, side);
   const choice = new SlotChoice(memory, registry);

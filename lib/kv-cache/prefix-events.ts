@@ -122,10 +122,14 @@ export interface PrefixEventsRules extends Omit<StoredBlocksOptions, 'onChange'>
 export class PrefixEvents {
   readonly #cache: object;
   readonly #label: string | undefined;
-  #blocks: StoredBlocks | undefined;
+  readonly #blocks: StoredBlocks;
   #tierBlocks: PlacedBlocks | undefined;
   #number = 0;
   #isWaiting = false;
+  #isPublishing = false;
+  /** `publishAll` was called since the last event. */
+  #startsOver = false;
+  #isClosed = false;
 
   /** Follows an index from its beginning. */
   constructor(cache: object, index: PrefixIndex, { label, ...blocks }: PrefixEventsRules) {
@@ -146,20 +150,17 @@ export class PrefixEvents {
     this.#schedule();
   }
 
-  /** For routers that come late: `cleared`, then all blocks. */
+  /** For routers that come late: `cleared`, then all blocks. Called by a subscriber, behind the events under way. */
   publishAll(): void {
-    if (this.#blocks === undefined) return;
-    this.#blocks.startOver();
-    this.#tierBlocks?.startOver();
-    this.#clear('republished');
-    this.#publish();
+    this.#startsOver = true;
+    if (this.#isPublishing) this.#schedule();
+    else this.#publish();
   }
 
   /** Nothing can be found any more, and nothing is published after this. */
   close(): void {
-    if (this.#blocks === undefined) return;
-    this.#blocks = undefined;
-    this.#tierBlocks = undefined;
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     this.#clear('closed');
   }
 
@@ -173,22 +174,43 @@ export class PrefixEvents {
     });
   }
 
+  /** A subscriber may close the cache, which ends it. */
   #publish(): void {
-    if (this.#blocks === undefined) return;
-    const { removed, stored } = this.#blocks.takeChanges();
-    const isReset = this.#blocks.count === 0 && removed.some(({ reason }) => reason === 'cleared');
-    if (isReset) this.#clear('reset');
-    else for (const blocks of removed) this.#remove(blocks);
-    for (const run of stored) this.#store(run);
-    if (this.#tierBlocks !== undefined) this.#publishTiers(this.#tierBlocks);
+    if (this.#isClosed) return;
+    this.#isPublishing = true;
+    for (const publish of this.#takeEvents()) {
+      publish();
+      if (this.#isClosed) break;
+    }
+    this.#isPublishing = false;
   }
 
-  #publishTiers(blocks: PlacedBlocks): void {
-    const { removed, stored } = blocks.takeChanges();
-    for (const { tier, keys } of removed) {
-      tierRemovedChannel.publish({ ...this.#event(), tier, blockKeys: keys } satisfies TierRemovedEvent);
+  /** What there is to publish, in order. */
+  #takeEvents(): (() => void)[] {
+    const startsOver = this.#startsOver;
+    this.#startsOver = false;
+    if (startsOver) {
+      this.#blocks.startOver();
+      this.#tierBlocks?.startOver();
     }
-    for (const run of stored) tierStoredChannel.publish(this.#tierStored(run, blocks.blockTokens));
+    const { removed, stored } = this.#blocks.takeChanges();
+    const isReset = this.#blocks.count === 0 && removed.some(({ reason }) => reason === 'cleared');
+    return [
+      ...startsOver ? [() => { this.#clear('republished'); }] : [],
+      ...isReset ? [() => { this.#clear('reset'); }] : removed.map((blocks) => () => { this.#remove(blocks); }),
+      ...stored.map((run) => () => { this.#store(run); }),
+      ...this.#tierBlocks === undefined ? [] : this.#takeTierEvents(this.#tierBlocks),
+    ];
+  }
+
+  #takeTierEvents(blocks: PlacedBlocks): (() => void)[] {
+    const { removed, stored } = blocks.takeChanges();
+    return [
+      ...removed.map(({ tier, keys }) => () => {
+        tierRemovedChannel.publish({ ...this.#event(), tier, blockKeys: keys } satisfies TierRemovedEvent);
+      }),
+      ...stored.map((run) => () => { tierStoredChannel.publish(this.#tierStored(run, blocks.blockTokens)); }),
+    ];
   }
 
   #tierStored({ tier, parent, keys, from }: PlacedRun, blockTokens: number): TierStoredEvent {
@@ -200,7 +222,7 @@ export class PrefixEvents {
     const event: PrefixStoredEvent = {
       ...this.#event(), blockKeys: keys.map(formatBlockKey),
       parentKey: parent === undefined ? undefined : formatBlockKey(parent),
-      blockTokens: this.#blocks!.blockTokens, fromToken: from, tokens: tokens?.map((token) => Math.max(token, -1)),
+      blockTokens: this.#blocks.blockTokens, fromToken: from, tokens: tokens?.map((token) => Math.max(token, -1)),
       domain: { namespace, tenant, adapter, isSalted: salt !== undefined },
     };
     storedChannel.publish(event);

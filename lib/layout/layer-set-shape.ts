@@ -100,7 +100,7 @@ export type LayerSetShape =
 
 // Far beyond any model: a larger number is a mistake.
 const maxSize = 2 ** 20;
-const maxLayers = 2 ** 16;
+export const maxLayers = 2 ** 16;
 
 /** Heads, dims and workers. */
 export const size = integer({ min: 1, max: maxSize });

@@ -218,6 +218,12 @@ function deepFreeze<T extends object>(value: T): T {
   return Object.freeze(value);
 }
 
+/** The layer whose K and V a layer of a shared set reads; undefined for any other. */
+export function ownerOf({ constantSets }: Layout, layer: number): number | undefined {
+  const set = constantSets.find(({ kind, layers }) => kind === 'shared' && layers.includes(layer));
+  return set?.owners?.[set.layers.indexOf(layer)];
+}
+
 /**
  * Bytes from the start of a tensor's reservation to one of its tokens. Throws KV_INVALID_OPTION; checks no upper
  * bounds.

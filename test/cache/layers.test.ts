@@ -48,6 +48,21 @@ cacheTest('layers have their numbers in the whole model, and name what they keep
   refuses(t, () => cache.layer(1), 'KV_INVALID_OPTION', { option: 'layer', received: 1 });
 });
 
+const withShared = {
+  layers: 4, kvHeads: 2, headDim: 64, dtype: 'float16',
+  layerSets: [{ kind: 'full', layers: [0, 1] }, { kind: 'shared', layers: [2, 3], of: [1, 0] }],
+} as const;
+
+cacheTest('a layer of a shared set keeps nothing, and names the layer whose K and V it reads', { model: withShared }, (t, { cache }) => {
+  for (const [number, owner] of [[2, 1], [3, 0]] as const) {
+    const layer = cache.layer(number);
+    t.deepEqual(Object.keys(layer), []);
+    const error = t.throws(() => layer.key, { code: 'KV_INVALID_SHAPE' });
+    t.regex(error.message, new RegExp(`keeps no \`key\`.*layer ${owner}\\.`));
+  }
+  refuses(t, () => cache.layer(4), 'KV_INVALID_OPTION', { option: 'layer', expected: 'an integer from 0 to 3' });
+});
+
 cacheTest("a layer's tensors refuse what is no sequence of their cache, and what it does not keep", {}, (t, { cache }) => {
   t.throws(() => cache.layer(0).key.addressOf({} as never), { code: 'KV_INVALID_OPTION' });
   refuses(t, () => cache.layer(0).latent,

@@ -3,7 +3,7 @@
 import test, { type ExecutionContext } from 'ava';
 
 import {
-  ahead, Driver, KvAbortError, KvCache, KvCapacityError, KvDriverError, KvStateError, PagePool, type ErrorCode, type KvError, type Recovery,
+  ahead, diskTier, Driver, KvAbortError, KvCache, KvCapacityError, KvDriverError, KvStateError, PagePool, type ErrorCode, type KvError, type Recovery,
 } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
@@ -180,6 +180,19 @@ test('an open that fails leaves nothing of the cache, and a driver that it opene
   const cache = new KvCache({ model: tinyModel, slots: 1, maxTokens: 64, growth: ahead(), pool });
   cache.close();
   pool.close();
+  assertNothingLeft(t, device.driver, device);
+});
+
+test('an open that tiers refuse leaves no side tensors, and says why', (t) => {
+  const device = new MockDevice({ granularityBytes: pageBytes });
+  const options = {
+    model: tinyModel, slots: 1, maxTokens: 64, memoryBudgetBytes: 2 ** 24, pageBytes,
+    sideTensors: { hidden: { width: 8, dtype: 'float16', place: 'device' } },
+    prefixCache: { tiers: [diskTier({ directory: '/nowhere', bytes: 2 ** 24 })] },
+  } as const;
+  for (const driver of [device.driver, 'host'] as const) {
+    refuses(t, () => new KvCache({ ...options, driver }), 'KV_INVALID_OPTION', { option: 'prefixCache.modelId' });
+  }
   assertNothingLeft(t, device.driver, device);
 });
 

@@ -4,6 +4,7 @@ import test from 'ava';
 
 import { readModelConfig, type ConfigModel } from '#internal/cli/model-config.js';
 import type { LayerSetShape, ModelShape } from 'virtual-kv';
+import { refuses } from '../helpers/refuses.js';
 import { withTemporaryFolder } from '../helpers/temporary-folder.js';
 
 const configs = path.resolve(__dirname, '..', '..', 'test', 'fixtures', 'configs');
@@ -99,6 +100,14 @@ test('layers that share the K and V of others name the last one before them', (t
 
 test('a file of which all is planned has no notes', (t) => {
   for (const family of Object.keys(families)) t.deepEqual(read(family).notes, [], family);
+});
+
+test('more layers than a model can have are refused before there is a list of them', (t) => {
+  withTemporaryFolder({ 'config.json': JSON.stringify({ num_hidden_layers: 2 ** 50, num_attention_heads: 8, hidden_size: 1024 }) }, (folder) => {
+    const file = path.join(folder, 'config.json');
+    refuses(t, () => readModelConfig(file), 'KV_CONFIG_INVALID', { problem: 'it has 1,125,899,906,842,624 layers, more than 65,536' });
+    refuses(t, () => readModelConfig(file, { layers: 2 ** 50 }), 'KV_INVALID_OPTION', { option: '--layers', received: 2 ** 50 });
+  });
 });
 
 test('a missing, broken or different file is refused with the reason', (t) => {

@@ -101,6 +101,10 @@ test('states are planned with their faces', async (t) => {
   });
 });
 
+test('of sequences that take no memory as many fit as there are slots', async (t) => {
+  t.like(await plan('--slots', '9', '--tokens', '0', '--memory-bytes', '1GiB'), { pages: 0, sequencesThatFit: 9 });
+});
+
 test('--memory-bytes adds how many sequences fit, of --tokens or of the longest', async (t) => {
   const memory = ['--memory-bytes', '100GiB'];
   t.like(await plan(...yi34bTp2, ...memory, '--tokens', '33000'), {

@@ -52,6 +52,8 @@ const callHere: Run = async (words, { environment = {}, folder = process.cwd(), 
     process.chdir(folder);
     process.exitCode = undefined;
     await runProgram(words);
+    const left = (['SIGINT', 'SIGTERM'] as const).filter((signal) => process.listenerCount(signal) > (listenersBefore.get(signal)?.length ?? 0));
+    if (left.length > 0) throw new Error(`vkv ${words.join(' ')} left listeners of ${left.join(' and ')}`);
     return { exitCode: Number(process.exitCode ?? 0), ...printed };
   } finally {
     [process.stdout.write, process.stderr.write] = writesBefore;

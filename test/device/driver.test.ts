@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { Driver, Kernels, KvCache } from 'virtual-kv';
+import { Driver, Kernels, KvCache, PagePool } from 'virtual-kv';
 import { MockDevice } from 'virtual-kv/testing';
 
 import { nativeOf } from '../helpers/native-of.js';
@@ -53,6 +53,30 @@ test('a stream that was given back is lent again, ends with the driver, and may 
   t.is(device.leaks().streams, 0);
   t.throws(() => { device.assertNoLeaks(); }, { message: /given back only when the driver was closed: 1 stream$/ });
   device.close();
+});
+
+test('a driver whose device refuses to end a stream can be closed again', (t) => {
+  const device = new MockDevice();
+  const driver = device.openDriver();
+  const streams = [driver.acquireStream(), driver.acquireStream()];
+  for (const stream of streams) driver.releaseStream(stream);
+  device.failCall('cuStreamDestroy', { nth: 2 });
+  t.throws(() => { driver.close(); }, { code: 'KV_DRIVER_CALL_FAILED' });
+  t.false(driver.isClosed);
+  driver.close();
+  device.assertNoLeaks();
+  device.close();
+});
+
+test('a pool that could not close the driver that it opened closes it with the next call', (t) => {
+  const pool = new PagePool({ driver: 'host', memoryBudgetBytes: 2 ** 24 });
+  const { driver } = pool;
+  Object.defineProperty(driver, 'close', { configurable: true, value: () => { throw new Error('refused'); } });
+  t.throws(() => { pool.close(); }, { message: 'refused' });
+  Reflect.deleteProperty(driver, 'close');
+  t.false(driver.isClosed);
+  pool.close();
+  t.true(driver.isClosed);
 });
 
 test('what was not acquired, or was given back, is no stream to give back', (t) => {

@@ -108,3 +108,23 @@ test('layers that differ have their own heads, dims and query heads', (t) => {
       'KV_INVALID_OPTION', { option: 'queries.length', received: 63 });
   });
 });
+
+test('behind a layer of a shared set the numbers of layers stay those of the model; it has no K and V to compute on', (t) => {
+  const model = {
+    layers: 3, kvHeads: 1, headDim: 8, dtype: 'float32', layerSets: [{ kind: 'full', layers: [0, 2] }, { kind: 'shared', layers: [1], of: 0 }],
+  } as const;
+  withKernels({}, { model }, ({ cache, kernels }) => {
+    const batch = prepared(cache, 1);
+    kernels.append(0, batch, rows(8), rows(8).fill(5));
+    kernels.append(2, batch, rows(8), rows(8).fill(7));
+    for (const [layer, value] of [[0, 5], [2, 7]] as const) {
+      const output = rows(8);
+      kernels.decodeAttention(layer, batch, rows(8), output);
+      t.deepEqual([...output], [...rows(8).fill(value)]);
+    }
+    for (const layer of [1, 3]) {
+      refuses(t, () => kernels.append(layer, batch, rows(8), rows(8)), 'KV_INVALID_OPTION', { option: 'layer', received: layer });
+    }
+    t.regex(t.throws(() => kernels.append(1, batch, rows(8), rows(8))).message, /layer 0|such as 0/);
+  });
+});

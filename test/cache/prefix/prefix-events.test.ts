@@ -187,6 +187,51 @@ cacheTest('a subscriber may use the cache', { prefixCache: { events: {} } }, asy
   t.deepEqual(found, [64]);
 });
 
+cacheTest('a subscriber may close the cache: nothing is published behind that', { prefixCache: { events: {} } },
+  async (t, bench) => withRouter(t, bench, async (router) => {
+    const { cache } = bench;
+    for (const from of [0, 1_000]) {
+      const sequence = cache.acquire({ tokens: tokens(64, from) });
+      bench.compute(sequence, 64);
+      sequence.release();
+    }
+    const close = (message: unknown): void => { if ((message as PrefixEvent).cache === cache) cache.close(); };
+    diagnostics.subscribe('virtual-kv:prefix-stored', close);
+    try {
+      await published();
+    } finally {
+      diagnostics.unsubscribe('virtual-kv:prefix-stored', close);
+    }
+    t.deepEqual(router.events.map(({ name }) => name), ['prefix-stored', 'prefix-cleared']);
+    t.like(router.events[1]!.event, { reason: 'closed' });
+  }));
+
+cacheTest('a subscriber that drops all and starts over hears of nothing that is gone', { prefixCache: { events: {} } },
+  async (t, bench) => withRouter(t, bench, async (router) => {
+    const { cache } = bench;
+    for (const from of [0, 1_000]) {
+      const sequence = cache.acquire({ tokens: tokens(64, from) });
+      bench.compute(sequence, 64);
+      sequence.release();
+    }
+    let isFirst = true;
+    const startOver = (message: unknown): void => {
+      if (!isFirst || (message as PrefixEvent).cache !== cache) return;
+      isFirst = false;
+      cache.prefixes.reset();
+      cache.prefixes.publishAll();
+    };
+    diagnostics.subscribe('virtual-kv:prefix-stored', startOver);
+    try {
+      await published();
+      await published();
+    } finally {
+      diagnostics.unsubscribe('virtual-kv:prefix-stored', startOver);
+    }
+    t.is(router.cachedTokens({ tokens: tokens(64) }, 16), 0);
+    t.is(router.cachedTokens({ tokens: tokens(64, 1_000) }, 16), 0);
+  }));
+
 cacheTest('without the option nothing is published', {}, async (t, bench) => withRouter(t, bench, async (router) => {
   const sequence = bench.cache.acquire({ tokens: tokens(100) });
   bench.compute(sequence, 100);
