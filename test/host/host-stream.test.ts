@@ -3,8 +3,9 @@
 import test from 'ava';
 
 import { hasCompiler, runProbe } from '../helpers/native-probe.js';
+import { costly } from '../runner/slow.js';
 
-(hasCompiler ? test : test.skip)('a stream runs its commands in order, tells which failed, and drops, waits and ends as asked', (t) => {
+(hasCompiler ? costly('runs a native program') : test.skip)('a stream runs its commands in order, tells which failed, and drops, waits and ends as asked', (t) => {
   t.deepEqual(runProbe('host_stream_probe', ['20000']), [
     'order: 20000 commands, 0 wrong',
     'failure, ran: 1 2 3 5 6', // 4 was behind the failure, 5 is always run

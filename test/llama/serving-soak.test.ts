@@ -2,8 +2,6 @@
 // are cancelled, have deadlines and urgencies, through a bounded queue and a budget in which few fit, with an engine that sometimes
 // fails and a prefix cache that is now and then reset. Every row of logits read is right, every request ends, nothing is left.
 
-import test from 'ava';
-
 import { byArrival, byTenantShare, OnlineScheduler } from 'virtual-kv';
 
 import { Random } from '#internal/base/random.js';
@@ -15,11 +13,12 @@ import { seedOf } from '../helpers/seed.js';
 import { ServedLlama } from '../helpers/served-llama.js';
 import { WatchedRequests } from '../helpers/watched-requests.js';
 import { turn } from '../serving/pattern-engine.js';
+import { costly } from '../runner/slow.js';
 import { scale } from '../runner/tier.js';
 
 const seed = seedOf('llama soak');
 
-test(`300 requests end with the right tokens or a typed error, and leave nothing (seed ${seed})`, async (t) => {
+costly('a random world of requests')(`300 requests end with the right tokens or a typed error, and leave nothing (seed ${seed})`, async (t) => {
   const random = new Random(seed);
   const load = new LlamaLoad({ random, layers: [1, 2] });
   const { model, layout, plain } = load;
@@ -54,7 +53,7 @@ test(`300 requests end with the right tokens or a typed error, and leave nothing
     t.is(ends.sum, count);
     t.is(totals.completedRequests, ends.counts['done']!);
     t.is(totals.completedRequests + totals.failedRequests + (ends.counts['KV_QUEUE_FULL'] ?? 0), count);
-    t.true(ends.counts['done']! > 0.5 * count);
+    t.true(ends.counts['done']! > (scale < 1 ? 0 : 0.5 * count)); // of few requests most may end otherwise
     if (scale >= 1) {
       for (const code of allowedEnds.filter((end) => end !== 'KV_ENGINE_FAILED')) t.true(ends.counts[code]! > 0, `no ${code}`);
       const happened = { evicted, preemptions: totals.preemptions, cachedTokens: totals.cachedTokens };

@@ -3,6 +3,7 @@
 import test from 'ava';
 
 import { Sessions } from '#internal/server/sessions.js';
+import { costly } from '../runner/slow.js';
 import { withServer } from './serving-world.js';
 
 test('a hint is kept for its session until another, or until a session that was done goes on', (t) => {
@@ -28,7 +29,7 @@ test('only the latest sessions are remembered', (t) => {
   t.is(sessions.levelOf('a', '4095', undefined), 2);
 });
 
-test('text of sessions that come back soon outlasts that of others, and yields to running requests', (t) => withServer(t, { slots: 2 }, async (world) => {
+costly('asks for more text than there is memory for')('text of sessions that come back soon outlasts that of others, and yields to running requests', (t) => withServer(t, { slots: 2 }, async (world) => {
   const ask = async (talk: string, hint?: string): Promise<number> => {
     const response = await world.post('/v1/completions', {
       prompt: `${talk} `.repeat(100).slice(0, 480), max_tokens: 1, prompt_cache_key: talk, ...(hint === undefined ? {} : { session_hint: hint }),

@@ -59,8 +59,8 @@ for (const on of sampled(drivers, 2)) {
       }
     }
     t.log(sums);
-    t.true(sums['cachedTokens']! > 0);
-    if (scale >= 1) t.true(sums['preemptions']! > 0 && sums['skippedPrefills']! > 0);
+    // In one round no run may have a prefix cache.
+    if (scale >= 1) for (const name of ['cachedTokens', 'preemptions', 'skippedPrefills']) t.true(sums[name]! > 0, `no ${name}`);
   });
 }
 

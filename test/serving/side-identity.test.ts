@@ -2,11 +2,10 @@
 // are cancelled and some preempted. Whatever was cached, batched, evicted or computed again, every stage's tokens and rows are the
 // bytes that a pipeline without any cache computes, one request after the other.
 
-import test from 'ava';
-
 import { Random } from '#internal/base/random.js';
 import { seedOf } from '../helpers/seed.js';
 import { imageTokens, StagePipeline, type CacheSwitches, type SchedulerName, type StagePipelineOptions, type StagePrompt } from './stage-pipeline.js';
+import { costly } from '../runner/slow.js';
 import { scaled } from '../runner/tier.js';
 
 const count = scaled(200);
@@ -49,7 +48,7 @@ for (const { scheduler, together, groups, memory } of runs) {
   for (const which of ['on', 'off', mixed[scheduler]] as const) {
     const caches: CacheSwitches = switches[which];
     const title = `every stage's output is the same to the last byte: ${scheduler}, caches ${which}, ${count} requests, seed ${seed}`;
-    test(title, async (t) => {
+    costly('runs a pipeline of stages')(title, async (t) => {
       const reference = await expectedOf(t);
       const pipeline = new StagePipeline({ scheduler, caches, memory, random: new Random(seed + 1) });
       let next = 0;

@@ -179,7 +179,7 @@ test(`files with made-up bytes in them give exact bytes or misses, and crash not
       await opened.getTokens(keyOf(number), { stripes: Float64Array.of(0), counts: Float64Array.of(2), tokens: Int32Array.of(1, 9) }, target);
       await opened.reorder(keyOf(number), Int32Array.from({ length: 16 }, (_, token) => 15 - token));
     }
-    await opened.verify();
+    t.true((await opened.verify()).corrupt.length <= blocks);
     await opened.close();
   }
 }));

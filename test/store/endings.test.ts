@@ -3,9 +3,8 @@
 import { spawn } from 'node:child_process';
 import * as path from 'node:path';
 
-import test from 'ava';
-
 import { DiskStore } from '#internal/store/disk-store.js';
+import { costly } from '../runner/slow.js';
 import { inFolder, options } from './store-world.js';
 
 const child = path.join(__dirname, 'untidy-child.js');
@@ -20,7 +19,7 @@ for (const [scenario, title, errors] of [
   ['workers', 'workers that are terminated in the middle of reads and writes end', /^$/],
   ['collected', 'a store that is collected gives its directory free, and warns once', /^[^\n]*KV_NOT_CLOSED[^\n]*A DiskStore was garbage-collected[^\n]*\n[^\n]*\n$/],
 ] as const) {
-  test(title, (t) => inFolder(async (directory) => {
+  costly('starts processes')(title, (t) => inFolder(async (directory) => {
     const ended = await new Promise((resolve) => {
       const started = spawn(process.execPath, ['--expose-gc', child, scenario, directory], { stdio: ['ignore', 'inherit', 'pipe'], env });
       let text = '';

@@ -135,8 +135,9 @@ export async function openWorld(
   return { stock, ours, memory };
 }
 
+/** Calls wait for each other as long as that takes, on a busy machine too. */
 export function installHere(t: ExecutionContext, options: Partial<InstallOptions> = {}): TransformersMemory {
-  const memory = install({ memoryBudgetBytes: 2 ** 25, slots: 8, from: home, ...options });
+  const memory = install({ memoryBudgetBytes: 2 ** 25, slots: 8, waitMs: 3_600_000, from: home, ...options });
   t.teardown(() => memory.close());
   return memory;
 }

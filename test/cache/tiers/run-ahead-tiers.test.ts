@@ -54,6 +54,9 @@ const redisWorlds: Readonly<Record<string, World>> = {
   'two streams, a disk and Redis too, while all of them fail': { lanes: 2, hasDisk: true, canFail: true },
 };
 
+/** A block that no prompt begins with: what a round leaves to the disk and Redis, the next one finds there. */
+const lastText = new Array<number>(8).fill(2);
+
 const folder = fs.mkdtempSync(path.join(tmpdir(), 'vkv-run-ahead-'));
 test.after.always(() => { fs.rmSync(folder, { recursive: true, force: true }); });
 
@@ -138,6 +141,7 @@ async function runRound(t: ExecutionContext, { steps = false, lanes = 1, hasDisk
     },
     turn: () => {},
   };
+  for (const [tier, from] of Object.entries((await prefixes.promote({ tokens: lastText, deadlineMs })).promotedFrom)) count(`tokens from ${tier}`, from);
   for (let at = 0; at < 200; at += 1) {
     if (engine.queuedStep - completed > mostAhead) {
       completed = engine.queuedStep - random.integer(mostAhead);
@@ -167,6 +171,7 @@ async function runRound(t: ExecutionContext, { steps = false, lanes = 1, hasDisk
   dropFromDevice(cache);
   for (let at = 0; at < 10; at += 1) await startOver(cache, engine, prompt(), count, refused);
   for (const running of engine.running) engine.release(running);
+  await bringBack(bench, engine, count);
   engine.close();
   const { tiers: metrics } = tiers.metrics();
   const noticed = metrics.reduce((sum, { misses, refusals }) => sum + misses.failed + misses.corrupt + refusals.failed, cache.metrics.lateErrors);
@@ -190,6 +195,20 @@ async function startOver(cache: KvCache, engine: RunAheadEngine, tokens: number[
   engine.assertAll();
 }
 
+/** What a round may not have done is done at its end, when nothing fails: a text goes down, and comes back. */
+async function bringBack({ t, cache, cache: { prefixes } }: CacheBench, engine: RunAheadEngine, count: Below['count']): Promise<void> {
+  engine.finish();
+  const running = engine.start(lastText);
+  engine.step([running]);
+  engine.release(running);
+  engine.finish();
+  await prefixes.tiers!.settled();
+  dropFromDevice(cache);
+  const { promotedTokens, promotedFrom } = await prefixes.promote({ tokens: lastText, deadlineMs });
+  t.is(promotedTokens, lastText.length, 'a text was stored, and did not come back');
+  for (const [tier, from] of Object.entries(promotedFrom)) count(`tokens from ${tier}`, from);
+}
+
 async function run(t: ExecutionContext, name: string, world: World, seed: number, server?: RedisServer): Promise<void> {
   const counts: Record<string, number> = {};
   const below = { name, seed, server, random: new Random(seed), count: (what: string, by = 1): void => { counts[what] = (counts[what] ?? 0) + by; } };
@@ -198,10 +217,7 @@ async function run(t: ExecutionContext, name: string, world: World, seed: number
   const isDone = (): boolean => scale < 1 || world.hasDisk !== true || fromSlower() > 0;
   for (let round = 0; round < rounds || (round < 5 * rounds && !isDone()); round += 1) await runRound(t, world, below);
   t.log(JSON.stringify(counts));
-  if (scale < 1) { // in one round all that fails may fail
-    t.true(world.canFail === true || counts['tokens promoted at the end']! > 0);
-    return;
-  }
+  if (scale < 1) return;
   t.true(counts['tokens from host']! > 0, 'nothing came from host memory');
   t.true(isDone(), 'nothing came from below');
   if (world.canFail === true) t.true(counts['failures noticed']! > 0);
