@@ -170,14 +170,14 @@ export class KvCache {
       selection = selected && this.#parts.tiers!.selections.begin(
         selected, admitted, prompt!.domain, leaseCheck(this.#parts, admitted.slot));
       ahead.requestFor(admitted.slot);
+      supply.keepEager();
+      const demotedTokens = this.prefixes.admitted(prompt, admitted, needs);
+      return new Sequence(this.#parts, admitted, { demotedTokens, selection });
     } catch (error) { // a growth policy's, or there is no memory for what is selected
       leases.release(admitted.slot);
       selection?.end();
       throw error;
     }
-    const demotedTokens = this.prefixes.admitted(prompt, admitted, needs);
-    supply.keepEager();
-    return new Sequence(this.#parts, admitted, { demotedTokens, selection });
   }
 
   /**
