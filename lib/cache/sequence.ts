@@ -163,8 +163,9 @@ export class Sequence {
    * Drops the last tokens (a rejected speculation): `length` becomes `tokens`, which must not be larger. Recorded
    * tokens past it are forgotten, those of the prompt too: record them again with `append` to have them cached.
    * Truncating to the current length forgets only tokens that were recorded and not computed. Where layers keep the
-   * last tokens alone, `rollbackTokens` tokens of the most that it has had can always be dropped, and more while the
-   * tokens that the layers see there are mapped. Otherwise it throws KV_WINDOW_PASSED, and nothing has changed.
+   * last tokens alone, the sequence can always go back to `rollbackTokens` tokens below its largest length so far, and
+   * further while the tokens that the layers see there are mapped. Otherwise it throws KV_WINDOW_PASSED, and nothing
+   * has changed.
    */
   truncate(tokens: number): void {
     const { lifetime, memory, leases } = this.#owner;
@@ -231,9 +232,9 @@ export class Sequence {
 
   /**
    * Writes rows of side tensors by name, each [tokens, width] as a typed array of its dtype (as `HandOver.rows`), for
-   * tokens from `from` on, between `prepare` and `commit`; what was written from there on before does not count any
-   * more. `KvCache.writeSide` writes those of a whole batch. Throws KV_INVALID_OPTION, KV_SIDE_STATE, and what the
-   * driver throws; then none of them counts.
+   * tokens from `from` on, between `prepare` and `commit`. Rows that earlier calls wrote from `from` on are dropped.
+   * `KvCache.writeSide` writes those of a whole batch. Throws KV_INVALID_OPTION, KV_SIDE_STATE, and what the driver
+   * throws; where the driver fails, the sequence has none of these rows.
    */
   writeSide(from: number, rows: SideRowsByName): void {
     const read = readSideRows('Sequence.writeSide', rows);

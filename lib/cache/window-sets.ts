@@ -199,7 +199,7 @@ export const nothingMissing: Readonly<MissingRows> = { rows: 0, pages: 0, earmar
 export interface WindowRules {
   /** Most new tokens of a sequence in a pass; undefined: its whole prompt. */
   readonly passTokens: number | undefined;
-  /** Tokens that `truncate` may always take back, of the most that the sequence has had. */
+  /** How far below its largest length so far `truncate` may always take a sequence back, in tokens. */
   readonly rollbackTokens: number;
   /** Whether pages are zeroed before another tenant gets them. */
   readonly isScrubbed: boolean;

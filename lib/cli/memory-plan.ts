@@ -149,7 +149,7 @@ export function planMemory(options: LayoutOptions, question: PlanQuestion = {}):
   return {
     layout: kind, pageBytes, slots, maxTokens,
     tensors: tensors.length,
-    tokenBytes: Math.max(...tensors.map(({ tokenBytes }) => tokenBytes)),
+    tokenBytes: tensors.reduce((most, { tokenBytes }) => Math.max(most, tokenBytes), 0),
     totalTokenBytes: layout.sets.reduce((sum, set) => sum + set.usedBytes(1), 0),
     slotBytes: largest.slotBytes,
     slotStrideBytes: largest.slotStrideBytes,

@@ -150,7 +150,7 @@ export class PrefixEvents {
     this.#schedule();
   }
 
-  /** For routers that come late: `cleared`, then all blocks. Called by a subscriber, behind the events under way. */
+  /** For routers that come late: `cleared`, then all blocks; for a subscriber's call after the events under way. */
   publishAll(): void {
     this.#startsOver = true;
     if (this.#isPublishing) this.#schedule();

@@ -200,7 +200,7 @@ export class SideRows {
     }
   }
 
-  /** Queues copies, those of each stream together. Where one is refused, none counts, of other streams neither. */
+  /** Queues copies, those of each stream together. Where the driver refuses one stream's, no row of any counts. */
   #queue(packed: readonly PackedRows[]): void {
     try {
       for (const stream of new Set(packed.map(({ onDevice }) => onDevice!.stream))) {

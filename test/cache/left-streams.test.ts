@@ -50,7 +50,7 @@ cacheTest('a stream may be destroyed once its sequences are released, whatever e
 });
 
 for (const isNamed of [true, false]) {
-  cacheTest(`nothing is queued on the stream of a released sequence where its tokens are copied for one that names ${isNamed ? 'another' : 'none'}`, options, (t, bench) => {
+  cacheTest(`copying tokens of a released sequence for one ${isNamed ? 'on another stream' : 'without a stream'} queues nothing on the stream of the released one`, options, (t, bench) => {
     const { cache, mock } = bench;
     const native = nativeOf(bench.driver);
     const [stream, other] = [native.createStream(), native.createStream()];

@@ -7,6 +7,7 @@ import { layoutKinds } from '#internal/layout/layout.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { hybridConfigs } from './hybrid-configs.js';
 import { runVkv, runVkvJson, spawnVkv } from './run-vkv.js';
+import { slow } from '../runner/slow.js';
 
 const configs = path.resolve(__dirname, '..', '..', 'test', 'fixtures', 'configs');
 const yi34b = ['--layers', '60', '--kv-heads', '8', '--head-dim', '128', '--dtype', 'fp16'];
@@ -99,6 +100,10 @@ test('states are planned with their faces', async (t) => {
   t.like(await plan('--config', path.join(configs, 'qwen3-next.json'), '--tokens', '4096'), {
     constantSets: [{ kind: 'state', layers: 6, faces: 2, facePages: 7 }], pages: 14 + 4 * 2 * 1,
   });
+});
+
+slow('lays out 65,536 layers')('a model of as many layers as there may be is planned', async (t) => {
+  t.like(await plan('--layers', '65536', '--kv-heads', '1', '--head-dim', '64', '--dtype', 'fp16'), { tensors: 131_072, tokenBytes: 128 });
 });
 
 test('of sequences that take no memory as many fit as there are slots', async (t) => {

@@ -182,7 +182,7 @@ test('`refuse` of an item of unknown size that turns out too large for now rejec
   t.is(bench.called, 'x held');
 });
 
-test('an item that nobody wants any more, once it is computed, keeps no other waiting', async (t) => {
+test('an item whose requests have all ended when the encoder answers does not make later requests wait', async (t) => {
   const bench = new EncoderBench(4);
   await bench.take('held', 3);
   const abort = new AbortController();

@@ -187,14 +187,19 @@ cacheTest('a subscriber may use the cache', { prefixCache: { events: {} } }, asy
   t.deepEqual(found, [64]);
 });
 
+/** Caches two texts of 64 tokens, which nothing has been published of. */
+function cacheTwoTexts(bench: CacheBench): void {
+  for (const from of [0, 1_000]) {
+    const sequence = bench.cache.acquire({ tokens: tokens(64, from) });
+    bench.compute(sequence, 64);
+    sequence.release();
+  }
+}
+
 cacheTest('a subscriber may close the cache: nothing is published behind that', { prefixCache: { events: {} } },
   async (t, bench) => withRouter(t, bench, async (router) => {
     const { cache } = bench;
-    for (const from of [0, 1_000]) {
-      const sequence = cache.acquire({ tokens: tokens(64, from) });
-      bench.compute(sequence, 64);
-      sequence.release();
-    }
+    cacheTwoTexts(bench);
     const close = (message: unknown): void => { if ((message as PrefixEvent).cache === cache) cache.close(); };
     diagnostics.subscribe('virtual-kv:prefix-stored', close);
     try {
@@ -209,11 +214,7 @@ cacheTest('a subscriber may close the cache: nothing is published behind that', 
 cacheTest('a subscriber that drops all and starts over hears of nothing that is gone', { prefixCache: { events: {} } },
   async (t, bench) => withRouter(t, bench, async (router) => {
     const { cache } = bench;
-    for (const from of [0, 1_000]) {
-      const sequence = cache.acquire({ tokens: tokens(64, from) });
-      bench.compute(sequence, 64);
-      sequence.release();
-    }
+    cacheTwoTexts(bench);
     let isFirst = true;
     const startOver = (message: unknown): void => {
       if (!isFirst || (message as PrefixEvent).cache !== cache) return;
