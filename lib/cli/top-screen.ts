@@ -28,8 +28,9 @@ const nameWidth = 10;
 const letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 const paints: readonly Paint[] = [colours.cyan, colours.yellow, colours.magenta, colours.green, colours.red, colours.white];
 
-/** Lines of the screen. */
-export function topScreen(state: ServerState, { columns, lines, problem }: ScreenOptions): string[] {
+/** Lines of the screen. A control sequence in a text of the server's does not reach the terminal. */
+export function topScreen(given: ServerState, { columns, lines, problem }: ScreenOptions): string[] {
+  const state = JSON.parse(JSON.stringify(given), (_, value: unknown) => (typeof value === 'string' ? printable(value) : value)) as ServerState;
   const head = [titleLine(state, columns, problem), '', ...factLines(state, columns), ''];
   const { slots, layout, windows } = state.cache;
   const foot = wrapped([...windows.length > 0 ? [windowLegend] : [], ...legend], columns);
@@ -59,8 +60,7 @@ export function topScreen(state: ServerState, { columns, lines, problem }: Scree
   ];
 }
 
-function titleLine({ modelName, driver, uptimeMs, version, isClosing, cache: { layout } }: ServerState, columns: number, problem: string | undefined): string {
-  const name = printable(modelName);
+function titleLine({ modelName: name, driver, uptimeMs, version, isClosing, cache: { layout } }: ServerState, columns: number, problem: string | undefined): string {
   const slots = `${formatCount('slot', layout.slots)} of ${formatNumber(layout.maxTokens)} tokens`;
   const parts = [...isClosing ? ['ending'] : [], driver, slots, `up ${duration(uptimeMs)}`, `virtual-kv ${version}`];
   const [about = ''] = wrapped(parts, columns - name.length - 2); // what does not fit is left out

@@ -7,14 +7,14 @@ import { WatchedWorld } from '../server/watched-world.js';
 type Cache = ServerState['cache'];
 
 /** The screen of a server whose cache has these slots and layer sets; a row is 10 tokens. */
-async function screenOf(cache: Pick<Cache, 'slots' | 'windows'>, lines: number, columns = 82): Promise<string[]> {
+async function screenOf(cache: Pick<Cache, 'slots' | 'windows'>, lines: number, columns = 82, more: Partial<ServerState> = {}): Promise<string[]> {
   const world = new WatchedWorld({});
   try {
     await world.server.listen({ port: 0 });
     const state = await (await fetch(`${world.url}/watch/state`)).json() as ServerState;
     const layout = { ...state.cache.layout, maxTokens: 1_000, tokensPerRow: 10 };
     // eslint-disable-next-line no-control-regex -- escape sequences
-    return topScreen({ ...state, cache: { ...state.cache, ...cache, layout } }, { columns, lines }).map((line) => line.replace(/\u001B\[\d+m/g, ''));
+    return topScreen({ ...state, ...more, cache: { ...state.cache, ...cache, layout } }, { columns, lines }).map((line) => line.replace(/\u001B\[\d+m/g, ''));
   } finally {
     await world.close();
   }
@@ -56,4 +56,15 @@ test('on a narrow terminal facts and legend go on in the next line, and nothing 
   t.true(narrow.length > wide.length);
   for (const part of ['preemptions', 'steps/s, over', 'between', 'in the pool', 'q ends']) t.true(narrow.some((line) => line.includes(part)), part);
   t.is((await screenOf(cache, narrow.length, 50)).length, narrow.length);
+});
+
+test('no control sequence of a server reaches the terminal', async (t) => {
+  const bell = 'x\u001B]0;owned\u0007';
+  const cache = {
+    windows: windows.map((window) => ({ ...window, kind: bell })), slots: [{ ...slot(0, [[45, 50], [20, 25]]), state: bell }],
+  } as unknown as Cache;
+  const lines = await screenOf(cache, 40, 120, { modelName: bell, driver: bell, version: bell } as unknown as Partial<ServerState>);
+  t.true(lines.filter((line) => line.includes('owned')).length >= 3);
+  // eslint-disable-next-line no-control-regex -- those looked for
+  for (const line of lines) t.notRegex(line, /[\u0000-\u001F]/);
 });
