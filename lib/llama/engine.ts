@@ -39,6 +39,8 @@ type Queue = (signal: AbortSignal) => (() => LlamaOutput) | Promise<() => LlamaO
 export class LlamaEngine {
   /** Tokens of the vocabulary. */
   readonly vocabularyTokens: number;
+  /** Of a request beside its tokens: rows as `input`, and the items that these are of. */
+  readonly reads = ['input', 'items'] as const;
   readonly #model: LlamaModel;
   readonly #kernels: Kernels;
   readonly #place: LlamaPlace;

@@ -31,6 +31,8 @@ export interface OnnxOutput {
 export class OnnxEngine implements Engine {
   /** Tokens of the vocabulary. */
   readonly vocabularyTokens: number;
+  /** Of a request, its tokens alone. */
+  readonly reads = [];
   readonly #graph: DecoderGraph;
   readonly #session: OnnxSession;
   readonly #lifetime: KvCache['lifetime'];

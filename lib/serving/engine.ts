@@ -7,6 +7,11 @@ import type { Sequence } from '../cache/sequence.js';
 import type { PromptItem } from '../prefix/prompt-encoder.js';
 import type { SideRowsByName } from '../side/side-rows.js';
 
+/** Parts of a request that its engine alone can obey. */
+export const requestParts = ['input', 'items', 'adapter'] as const;
+
+export type RequestPart = (typeof requestParts)[number];
+
 /**
  * One forward pass over several sequences, as flat arrays that native code can read as they are. The arrays belong to
  * the scheduler: they are valid until the engine's answer, must not be written to or kept, and only their first
@@ -84,6 +89,11 @@ export interface Engine {
    * are refused.
    */
   readonly canSelect?: boolean | undefined;
+  /**
+   * What it reads of a request beside its tokens. Requests with more are refused, since their answers would be those of
+   * the tokens alone. Default: all of it.
+   */
+  readonly reads?: readonly RequestPart[] | undefined;
   /** Computes chunks of prompts, of one sequence or several. */
   prefill(pass: EnginePass): EngineOutput | Promise<EngineOutput>;
   /**

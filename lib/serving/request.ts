@@ -13,6 +13,7 @@ import {
 } from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
 import type { AnswerTokenizer, TokenPieces } from './answer-text.js';
+import { type RequestPart, requestParts } from './engine.js';
 import { greedy, rulesOf, type Sampler } from './sampling.js';
 import { checkSideFits, checkSideNames, handOverField } from './side-request.js';
 
@@ -157,6 +158,8 @@ export interface ServedBy {
   readonly sideTensors: readonly SideTensorInfo[];
   /** Whether the engine computes sequences that hold selected tokens. */
   readonly canSelect: boolean;
+  /** What the engine reads beside tokens. */
+  readonly reads: readonly RequestPart[];
   /** Of which a selection is asked. */
   readonly cache?: KvCache | undefined;
   /** Whether the cache keeps prefixes: else nothing of a request is kept for others. */
@@ -179,7 +182,7 @@ const samplerOptions = [
  */
 export function readRequest(
   owner: string, options: GenerationRequest,
-  { vocabularyTokens, sideTensors, canSelect, keepsPrefixes, cache }: ServedBy, index?: number,
+  { vocabularyTokens, sideTensors, canSelect, reads, keepsPrefixes, cache }: ServedBy, index?: number,
 ) {
   const path = index === undefined ? '' : `requests[${index}]`;
   const prefix = index === undefined ? '' : `${path}.`;
@@ -201,6 +204,7 @@ export function readRequest(
   const sorted = items.length === 0 ? items : sortItems(owner, items, tokens.length);
   checkVocabulary(owner, `${prefix}tokens`, tokens, sorted, vocabularyTokens);
   checkSideNames(owner, read, sideTensors, prefix);
+  checkReads(owner, read, reads, prefix);
   checkSelection(owner, `${prefix}selection`, read, canSelect);
   if (read.selection !== undefined) {
     cache?.prefixes.tiers?.selections.checkRules(owner, `${prefix}selection`, read.selection);
@@ -231,6 +235,20 @@ function checkSamplerOptions(owner: string, options: object | null, prefix: stri
 export function checkRequests(owner: string, requests: Iterable<GenerationRequest>): Iterable<GenerationRequest> {
   const place = { owner, option: 'requests' };
   return readIterable(requests, place, 'an array or another iterable of requests') as Iterable<GenerationRequest>;
+}
+
+/** Throws KV_INVALID_OPTION where the engine would compute an answer without a part of the request. */
+function checkReads(
+  owner: string, read: Pick<OptionsOf<typeof spec>, RequestPart>, reads: readonly RequestPart[], prefix: string,
+): void {
+  for (const part of requestParts) {
+    if (reads.includes(part)) continue;
+    const { [part]: received } = read;
+    if (received === undefined || (part === 'items' && read.items.length === 0)) continue;
+    throw createError('KV_INVALID_OPTION', {
+      reason: 'range', owner, option: prefix + part, expected: 'left out: the engine does not read it (`reads`)', received,
+    });
+  }
 }
 
 /** Throws KV_INVALID_OPTION where a selection has no meaning. */

@@ -6,11 +6,11 @@ import { describe } from '../base/phrases.js';
 import { KvCache } from '../kv-cache/kv-cache.js';
 import { after } from '../device/wait.js';
 import {
-  callable, instanceOf, integer, number, optional, policy, readOptions, streamField, withDefault,
+  arrayOf, callable, instanceOf, integer, number, oneOf, optional, policy, readOptions, streamField, withDefault,
   type Field,
 } from '../base/options.js';
 import type { SideTensorInfo } from '../side/side-tensors.js';
-import type { Engine } from './engine.js';
+import { type Engine, type RequestPart, requestParts } from './engine.js';
 import { byArrival, byTenantShare, type RequestOrder } from './request-order.js';
 import type { PrefillBudget } from './step-passes.js';
 
@@ -86,6 +86,7 @@ const defaultShortShare = 0.25;
 
 const vocabulary = integer({ min: 1 });
 const engineFunction = callable<Engine['prefill']>();
+const engineReads = withDefault(arrayOf(oneOf(requestParts)), requestParts);
 
 /** Reads an engine; the error names the member that it lacks. */
 const engineField: Field<Engine> = (value, place) => {
@@ -133,6 +134,8 @@ export type ReadSchedulerOptions = Omit<Given, 'now' | 'timer'> & {
   readonly sideTensors: readonly SideTensorInfo[];
   /** Of the engine. */
   readonly canSelect: boolean;
+  /** Of the engine. */
+  readonly reads: readonly RequestPart[];
   /** Of the cache. */
   readonly keepsPrefixes: boolean;
   readonly clock: Clock;
@@ -153,7 +156,8 @@ export function completeOptions({ now, timer, order, ...given }: Given, isOnline
     ?? (isOnline && driver.info.kernels === 'cpu' ? prefillTokensOnHost : prefillTokensElsewhere);
   return {
     ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens, sideTensors,
-    canSelect: given.engine.canSelect === true, keepsPrefixes: prefixes.isOn,
+    canSelect: given.engine.canSelect === true,
+    reads: engineReads(given.engine.reads, { owner: 'SchedulerOptions', option: 'engine.reads' }), keepsPrefixes: prefixes.isOn,
     maxBatch: Math.min(given.maxBatch ?? maxSequences, maxSequences),
     prefill: {
       tokens, shortTokens: Math.floor(tokens * (given.shortPromptShare ?? (isOnline ? defaultShortShare : 0))),

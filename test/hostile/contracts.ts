@@ -29,6 +29,7 @@ const tierWith = (chunkBytes: unknown): unknown => [Object.assign(new PlainTier(
 
 const engines: readonly Contract[] = [
   ['engine', [null, undefined, 3]], ['engine.decode', [undefined, 3]], ['engine.prefill', [undefined]],
+  ['engine.reads', [null, 3, 'items', ['item'], [undefined]]],
   ['engine.vocabularyTokens', [undefined, ...noNumbers]],
   ['order', [kv.byTenantShare], invalid, /`order: byTenantShare\(\)`/],
 ];

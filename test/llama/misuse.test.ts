@@ -3,7 +3,7 @@
 
 import test, { type ExecutionContext } from 'ava';
 
-import { KvCache, type Driver, type KvCacheOptions, type ModelShape } from 'virtual-kv';
+import { KvCache, OnlineScheduler, type Driver, type KvCacheOptions, type ModelShape } from 'virtual-kv';
 import { LlamaEngine, LlamaModel, type LlamaPass } from 'virtual-kv/llama';
 import { MockDevice } from 'virtual-kv/testing';
 
@@ -126,6 +126,15 @@ test('where layers do not see all tokens, selected ones are not computed, and a 
   const cache = open({ ...windowed.shape(), layers: 9 }, 'host');
   const engine = new LlamaEngine({ model: windowed, cache });
   t.false(engine.canSelect);
+  engine.close();
+  cache.close();
+});
+
+test('an adapter, which the model does not have, is refused, and not an answer without it', (t) => {
+  const cache = open({}, 'host');
+  const engine = new LlamaEngine({ model, cache });
+  const scheduler = new OnlineScheduler({ cache, engine });
+  t.throws(() => scheduler.submit({ tokens: [1, 2], maxNewTokens: 1, adapter: 'lora' }), { code: 'KV_INVALID_OPTION', message: /adapter/ });
   engine.close();
   cache.close();
 });

@@ -3,7 +3,7 @@
 
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 
-import { Driver, KvCache, OfflineScheduler, onDemand, type EnginePass, type Sequence } from 'virtual-kv';
+import { Driver, KvCache, OfflineScheduler, OnlineScheduler, onDemand, type EnginePass, type Sequence } from 'virtual-kv';
 import { OnnxDecoder } from 'virtual-kv/onnx';
 import { MockDevice } from 'virtual-kv/testing';
 
@@ -167,6 +167,16 @@ onnxTest('a pass is computed on another thread, while JavaScript has the process
   while (lastValues[written] === 0 && performance.now() < end) { /* no turn of the event loop */ }
   t.not(lastValues[written], 0);
   await answer;
+});
+
+onnxTest('what the graph is not given of a request is refused', async (t) => {
+  const { decoder, cache } = await openOnnxWorld(t);
+  const own = cache();
+  const scheduler = new OnlineScheduler({ cache: own, engine: decoder.engine(own) });
+  const items = [{ at: 1, length: 1, kind: 'item', hash: 'image' } as const];
+  for (const more of [{ adapter: 'lora' }, { items }, { input: 1 }]) {
+    t.throws(() => scheduler.submit({ tokens: [1, 2, 3], maxNewTokens: 1, ...more }), { code: 'KV_INVALID_OPTION', message: /does not read it/ });
+  }
 });
 
 onnxTest('engines over several caches share a decoder', async (t) => {

@@ -30,6 +30,20 @@ servingTests('what stands for an image may be any token', {}, async ({ t, cache,
   t.is((await scheduler.submit(request).result).tokens.length, 1);
 });
 
+servingTests('a request with a part that the engine does not read is refused', {}, async ({ t, cache, engine }) => {
+  const items = [{ at: 2, length: 1, kind: 'item', hash: 'image' } as const];
+  const scheduler = new OnlineScheduler({ cache, engine: { ...asEngine(engine), reads: ['items'] } });
+  const request = { tokens: promptOf(30), maxNewTokens: 3 };
+  for (const [option, value] of [['input', 0], ['adapter', 'lora']] as const) {
+    t.throws(() => scheduler.submit({ ...request, [option]: value }), { code: 'KV_INVALID_OPTION', message: /the engine does not read it/ }, option);
+  }
+  assertAnswer(t, request, await scheduler.submit({ ...request, input: undefined, adapter: undefined }).result);
+  t.is((await scheduler.submit({ ...request, items }).result).tokens.length, 3);
+  const none = new OnlineScheduler({ cache, engine: { ...asEngine(engine), reads: [] } });
+  t.throws(() => none.submit({ ...request, items }), { code: 'KV_INVALID_OPTION', message: /the engine does not read it/ });
+  assertAnswer(t, request, await none.submit({ ...request, items: [] }).result);
+});
+
 servingTests('with an order that ignores urgency an urgent request preempts none', { slots: 1 }, async ({ t, cache, engine }) => {
   const scheduler = new OnlineScheduler({ cache, engine, order: (a, b) => a.arrival - b.arrival });
   const first = { tokens: promptOf(30), maxNewTokens: 10 };

@@ -111,7 +111,7 @@ function bookOf(order: RequestOrder): { readonly book: OpenRequests; readonly ad
   });
   let arrival = 0;
   const add = (tenant: string, urgency: number): Generation => {
-    const request = readRequest('test', { tokens: [1], maxNewTokens: 1, tenant, urgency }, { vocabularyTokens: 61, sideTensors: [], canSelect: false, keepsPrefixes: true });
+    const request = readRequest('test', { tokens: [1], maxNewTokens: 1, tenant, urgency }, { vocabularyTokens: 61, sideTensors: [], canSelect: false, reads: [], keepsPrefixes: true });
     const generation = new Generation({ cache: {} as KvCache, request, arrival: arrival += 1, nowMs: 0, listener: { done: () => {}, failed: () => {} } });
     book.expect(generation);
     book.enqueue(generation);
