@@ -7,7 +7,7 @@ export type {
 export type { DenseKernelsOptions } from './kernels/dense/dense-options.js';
 export { Kernels, type RowBuffer, type StepSequences } from './kernels/kernels.js';
 export type { AttentionRules } from './kernels/attention-rules.js';
-export type { KernelsOptions, RowDtype } from './kernels/kernels-options.js';
+export type { KernelsOptions } from './kernels/kernels-options.js';
 export type { Instructions } from './device/native-kernels.js';
 export type { CapturedSteps, CaptureOptions } from './kernels/captured-steps.js';
 export type { RecordedStep } from './kernels/recorded-step.js';
@@ -86,7 +86,8 @@ export type { SideTensorShape, SideTensorShapes } from './side/open-side-tensors
 export type { SideCounts } from './side/side-budget.js';
 export type { SideTensorInfo } from './side/side-tensors.js';
 export {
-  dtypeBytes, dtypes, sideDtypes, type Dtype, type SideDtype, type SideView, type TensorSpec, type TensorView,
+  dtypeBytes, dtypes, sideDtypes,
+  type Dtype, type RowDtype, type SideDtype, type SideView, type TensorSpec, type TensorView,
 } from './base/dtypes.js';
 export type { WaitOptions } from './device/wait.js';
 export { ahead, onDemand, type GrowthPolicy } from './cache/steps.js';

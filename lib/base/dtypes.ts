@@ -11,6 +11,9 @@ const dtypeSizes = { float32: 4, float16: 2, bfloat16: 2, float8: 1, int8: 1 } a
 /** Type of one element of K and V. */
 export type Dtype = keyof typeof dtypeSizes;
 
+/** Types of activations, and of caches with attention. */
+export type RowDtype = 'float32' | 'float16' | 'bfloat16';
+
 /** Every dtype, widest first. */
 export const dtypes = Object.keys(dtypeSizes) as readonly Dtype[];
 

@@ -126,6 +126,14 @@ export class Slots {
     return this.#tenant[slot]!;
   }
 
+  isActive(slot: number): boolean {
+    return this.#state[slot] === slotStates.active;
+  }
+
+  isRetiring(slot: number): boolean {
+    return this.#state[slot] === slotStates.retiring;
+  }
+
   /** Whether a new sequence may have the slot. */
   isFree(slot: number): boolean {
     if (this.#state[slot] !== slotStates.idle) return false;

@@ -14,7 +14,6 @@ import type { NativeCache } from '../device/native.js';
 import type { SlotViews } from '../device/slot-views.js';
 import type { LayerSetLayout } from '../layout/layout.js';
 import type { SlotFences } from './slot-fences.js';
-import { type Slots, slotStates } from './slots.js';
 
 /** What a window set is opened with. */
 type WindowSetParts = Pick<WindowSet, 'layout' | 'native' | 'views' | 'first' | 'rows' | 'isQuarantined'> & {
@@ -207,12 +206,22 @@ export interface WindowRules {
   readonly maxTokens: number;
 }
 
+/** What is read of the cache's slots, by slot. */
+interface CacheSlots {
+  readonly count: number;
+  readonly length: ArrayLike<number>;
+  readonly prepared: ArrayLike<number>;
+  readonly earmarkedTokens: ArrayLike<number>;
+  isActive(slot: number): boolean;
+  isRetiring(slot: number): boolean;
+}
+
 export class WindowSets {
   /** At least one. */
   readonly all: readonly WindowSet[];
   /** Pages of a row in each. */
   readonly pagesPerRow: number;
-  readonly #slots: Slots;
+  readonly #slots: CacheSlots;
   readonly #fences: SlotFences;
   readonly #rules: WindowRules;
   /** Slots with rows that would go but for a pass that may not be over. */
@@ -227,7 +236,7 @@ export class WindowSets {
   /** By slot: tokens ahead of its length that the mapper was last asked to have memory for. */
   readonly #ahead: Int32Array;
 
-  constructor(all: readonly WindowSet[], slots: Slots, fences: SlotFences, rules: WindowRules) {
+  constructor(all: readonly WindowSet[], slots: CacheSlots, fences: SlotFences, rules: WindowRules) {
     this.all = all;
     this.pagesPerRow = all.reduce((sum, { layout }) => sum + layout.pagesPerRow, 0);
     this.#slots = slots;
@@ -382,7 +391,7 @@ export class WindowSets {
    * released keeps its rows until no work uses them.
    */
   #seenFrom(slot: number): number {
-    if (this.#slots.state[slot] !== slotStates.active) return 0;
+    if (!this.#slots.isActive(slot)) return 0;
     return Math.max(0, this.#slots.length[slot]! - this.#rules.rollbackTokens);
   }
 
@@ -575,13 +584,13 @@ export class WindowSets {
 
   /** Visits slots with such rows, from row `rows` on, until told that it is enough. */
   #forSurplus(visit: (set: WindowSet, slot: number, rows: number) => boolean): void {
-    const { count, state, length, prepared } = this.#slots;
+    const { count, length, prepared } = this.#slots;
     for (const set of this.all) {
       for (let slot = 0; slot < count; slot += 1) {
-        if (set.rows[slot] === 0 || set.isQuarantined[slot] === 1 || state[slot] === slotStates.retiring) continue;
+        if (set.rows[slot] === 0 || set.isQuarantined[slot] === 1 || this.#slots.isRetiring(slot)) continue;
         const tokens = Math.max(length[slot]! + prepared[slot]!, this.#fences.pendingTokens(slot));
-        const needed = state[slot] === slotStates.idle ? 0
-          : Math.max(set.layout.rowsFor(tokens), set.first[slot]! + set.earmarkedRows[slot]!);
+        const needed = this.#slots.isActive(slot)
+          ? Math.max(set.layout.rowsFor(tokens), set.first[slot]! + set.earmarkedRows[slot]!) : 0;
         if (set.rows[slot]! > needed && !visit(set, slot, needed)) return;
       }
     }
@@ -589,11 +598,11 @@ export class WindowSets {
 
   /** Pages of slots that the driver has ruined and no sequence has. */
   quarantinedPages(): number {
-    const { count, state } = this.#slots;
+    const { count } = this.#slots;
     let pages = 0;
     for (const { layout, first, rows, isQuarantined } of this.all) {
       for (let slot = 0; slot < count; slot += 1) {
-        if (isQuarantined[slot] === 1 && state[slot] === slotStates.idle) {
+        if (isQuarantined[slot] === 1 && !this.#slots.isActive(slot) && !this.#slots.isRetiring(slot)) {
           pages += layout.pagesBetween(first[slot]!, rows[slot]!);
         }
       }
@@ -608,10 +617,10 @@ export class WindowSets {
 
   /** Throws KV_INTERNAL unless every running sequence maps what its layers see. */
   verify(): void {
-    const { count, state, length } = this.#slots;
+    const { count, length } = this.#slots;
     for (const set of this.all) {
       for (let slot = 0; slot < count; slot += 1) {
-        if (state[slot] !== slotStates.active || set.isQuarantined[slot] === 1) continue;
+        if (!this.#slots.isActive(slot) || set.isQuarantined[slot] === 1) continue;
         if (set.hasRoom(slot, length[slot]!) && set.first[slot]! <= set.layout.firstRow(length[slot]!)) continue;
         throw createError('KV_INTERNAL', { problem: 'a window is not mapped', what: slot, howMany: set.rows[slot]! });
       }

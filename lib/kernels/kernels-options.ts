@@ -2,6 +2,7 @@
 
 import { availableParallelism } from 'node:os';
 
+import type { RowDtype } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { KvCache } from '../kv-cache/kv-cache.js';
 import { native } from '../device/native.js';
@@ -11,9 +12,6 @@ import {
 } from '../base/options.js';
 import { isArray, isShared, typedArrayKind } from '../base/typed-arrays.js';
 import { rulesField, type AttentionRules, type ReadRules } from './attention-rules.js';
-
-/** Types of activations, and of caches with attention. */
-export type RowDtype = 'float32' | 'float16' | 'bfloat16';
 
 /** Options of `Kernels`. */
 export interface KernelsOptions {

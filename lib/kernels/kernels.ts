@@ -6,6 +6,7 @@
 // on host's default stream it is done when a call returns. For one Node thread. It maps no memory: tokens must have
 // rows already.
 
+import type { RowDtype } from '../base/dtypes.js';
 import { createError } from '../base/errors.js';
 import { Batch } from '../cache/batch.js';
 import type { KvCache } from '../kv-cache/kv-cache.js';
@@ -16,7 +17,7 @@ import type { StreamWork } from '../device/stream-work.js';
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import { CapturedSteps, type CaptureOptions } from './captured-steps.js';
 import { KernelLayers } from './kernel-layers.js';
-import { checkShared, readKernelsOptions, type KernelsOptions, type RowDtype } from './kernels-options.js';
+import { checkShared, readKernelsOptions, type KernelsOptions } from './kernels-options.js';
 import { kernelModule, kernelsOf } from './load-kernels.js';
 import { checkSynchronous, Recording, StepPlace, type RecordedStep } from './recorded-step.js';
 import { StepSpans, type SequenceSpans } from './step-spans.js';

@@ -3,14 +3,16 @@
 
 import { modelError } from './model-error.js';
 
+export type Json = Readonly<Record<string, unknown>>;
+
 export class ConfigReader {
-  readonly json: Readonly<Record<string, unknown>>;
+  readonly json: Json;
   readonly #file: string;
   /** Before a field's name: `rope_scaling.`. */
   readonly #place: string;
 
   /** `file` is for messages. */
-  constructor(json: Readonly<Record<string, unknown>>, file: string, place = '') {
+  constructor(json: Json, file: string, place = '') {
     this.json = json;
     this.#file = file;
     this.#place = place;

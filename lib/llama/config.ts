@@ -6,11 +6,9 @@ import path = require('node:path');
 
 import { string } from '../base/options.js';
 import type { Activation } from '../index.js';
-import { ConfigReader } from './config-reader.js';
+import { ConfigReader, type Json } from './config-reader.js';
 import { families, hasRope, isGiven, type Family, type LayerType } from './families.js';
 import { modelError } from './model-error.js';
-
-export type Json = Readonly<Record<string, unknown>>;
 
 const folderHint = 'Give the folder of a Hugging Face model.';
 

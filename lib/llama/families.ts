@@ -2,7 +2,7 @@
 // a layer sees where the file does not say, and how a folder keeps its tensors. config.ts reads numbers by it.
 
 import type { Activation, HeadPairs } from '../index.js';
-import type { Json } from './config.js';
+import type { Json } from './config-reader.js';
 
 /** What a layer's tokens see, in the words of `layer_types`. */
 export type LayerType = 'full_attention' | 'sliding_attention' | 'chunked_attention';

@@ -4,7 +4,7 @@
 
 import { randomBytes } from 'node:crypto';
 
-import type { Json } from './config.js';
+import type { Json } from './config-reader.js';
 
 /** The part of a tokenizer.json that is read. */
 export interface TokenizerFile {

@@ -5,7 +5,8 @@ import { createHash, type Hash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import path = require('node:path');
 
-import { parseJson, readText, type Json } from './config.js';
+import { parseJson, readText } from './config.js';
+import type { Json } from './config-reader.js';
 import { readGgufTokenizer } from './gguf/gguf-tokenizer.js';
 import { modelError } from './model-error.js';
 import { folderOf, isGguf } from './model-files.js';

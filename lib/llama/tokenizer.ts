@@ -7,7 +7,7 @@ import { createRequire } from 'node:module';
 
 import { createError } from '../base/errors.js';
 import { callable, checkInteger, string } from '../base/options.js';
-import type { Json } from './config.js';
+import type { Json } from './config-reader.js';
 import { modelError } from './model-error.js';
 import { SpecialTokens } from './special-tokens.js';
 import { TokenBytes } from './token-bytes.js';

@@ -12,7 +12,6 @@ import {
 import type { SideTensorInfo } from '../side/side-tensors.js';
 import { type Engine, type RequestPart, requestParts } from './engine.js';
 import { byArrival, byTenantShare, type RequestOrder } from './request-order.js';
-import type { PrefillBudget } from './step-passes.js';
 
 /** Options that all schedulers have. */
 export interface SchedulerOptions {
@@ -123,6 +122,16 @@ export const schedulerSpec = {
 };
 
 type Given = ReturnType<typeof readOptions<typeof schedulerSpec>>;
+
+/** Prompt tokens of a step. */
+export interface PrefillBudget {
+  /** At most, unless an indivisible item has more. */
+  readonly tokens: number;
+  /** Of these, the ones that go first to the prompts with the fewest tokens left. */
+  readonly shortTokens: number;
+  /** Most of one prompt: so many layers with a window hold at once. */
+  readonly promptTokens: number;
+}
 
 export type ReadSchedulerOptions = Omit<Given, 'now' | 'timer'> & {
   readonly maxBatch: number;

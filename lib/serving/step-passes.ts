@@ -9,6 +9,7 @@ import type { PromptItem } from '../prefix/prompt-encoder.js';
 import type { EnginePass } from './engine.js';
 import type { Generation } from './generation.js';
 import type { TokenLogProbability } from './plain-sampling.js';
+import type { PrefillBudget } from './scheduler-options.js';
 
 /** A sequence as the plan sees it. */
 export interface StepMember {
@@ -22,16 +23,6 @@ export interface StepMember {
   wholeTokens(tokens: number): number;
   /** Its next tokens up to the end of the indivisible item in which they lie; 1 where there is none. */
   readonly leastTokens: number;
-}
-
-/** Prompt tokens of a step. */
-export interface PrefillBudget {
-  /** At most, unless an indivisible item has more. */
-  readonly tokens: number;
-  /** Of these, the ones that go first to the prompts with the fewest tokens left. */
-  readonly shortTokens: number;
-  /** Most of one prompt: so many layers with a window hold at once. */
-  readonly promptTokens: number;
 }
 
 /**

@@ -29,9 +29,8 @@ export class EncoderItem {
   /** Rows, as far as known. */
   tokens: number | undefined;
   rows: SideView | undefined;
-  /** Bytes counted within the budget: 0 where its size is not known yet, or is more than the whole budget. */
+  // Of its room:
   countedBytes = 0;
-  /** Whether its rows are more than the whole budget, and counted outside it. */
   isOutside = false;
   /** Holds that were not released. */
   holds = 0;
@@ -253,7 +252,7 @@ export interface EncoderEvents {
 export class EncoderItems implements HoldOwner {
   readonly events: EncoderEvents =
     { hits: 0, joins: 0, misses: 0, waits: 0, computations: 0, failures: 0, computedBytes: 0 };
-  readonly room: EncoderRoom;
+  readonly room: EncoderRoom<EncoderItem>;
   readonly queue = new RoomQueue();
   /** Requests that were not answered. */
   readonly requests = new Set<EncoderRequest>();

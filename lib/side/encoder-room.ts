@@ -4,9 +4,17 @@
 // Invariants: pinned bytes (held, or being computed) + unheld bytes = used bytes. Used bytes exceed the budget only by
 // pinned ones, after the budget was lowered.
 
-import type { EncoderItem } from './encoder-items.js';
+/** What the room keeps of an item. */
+interface RoomItem {
+  /** Of its rows; undefined where their number is not known yet. */
+  readonly bytes: number | undefined;
+  /** Bytes counted within the budget: 0 where its size is not known yet, or is more than the whole budget. */
+  countedBytes: number;
+  /** Whether its rows are more than the whole budget, and counted outside it. */
+  isOutside: boolean;
+}
 
-export class EncoderRoom {
+export class EncoderRoom<Item extends RoomItem> {
   /** Items with more bytes than the whole budget are counted here instead. */
   outsideBytes = 0;
   evictions = 0;
@@ -15,11 +23,11 @@ export class EncoderRoom {
   #usedBytes = 0;
   #unheldBytes = 0;
   /** In the order of their last use. */
-  readonly #unheld = new Set<EncoderItem>();
-  readonly #evicted: (item: EncoderItem) => void;
+  readonly #unheld = new Set<Item>();
+  readonly #evicted: (item: Item) => void;
 
   /** `evicted` is told of each item that is evicted; it must only forget it. */
-  constructor(budgetBytes: number, evicted: (item: EncoderItem) => void) {
+  constructor(budgetBytes: number, evicted: (item: Item) => void) {
     this.#budgetBytes = budgetBytes;
     this.#evicted = evicted;
   }
@@ -43,32 +51,32 @@ export class EncoderRoom {
   }
 
   /** Counts an item's bytes, pinned; evicts for them. The room must be there. */
-  take(item: EncoderItem, bytes: number): void {
+  take(item: Item, bytes: number): void {
     this.#evictTo(this.#budgetBytes - bytes);
     item.countedBytes = bytes;
     this.#usedBytes += bytes;
   }
 
   /** Counts an item's bytes outside the budget, for as long as it is held. */
-  takeOutside(item: EncoderItem): void {
+  takeOutside(item: Item): void {
     item.isOutside = true;
     this.outsideBytes += item.bytes!;
   }
 
   /** The item is held: it is not evicted from now on. */
-  pin(item: EncoderItem): void {
+  pin(item: Item): void {
     if (this.#unheld.delete(item)) this.#unheldBytes -= item.countedBytes;
   }
 
   /** The last hold was released: the item may be evicted from now on. */
-  unpin(item: EncoderItem): void {
+  unpin(item: Item): void {
     this.#unheld.add(item);
     this.#unheldBytes += item.countedBytes;
     this.#evictTo(this.#budgetBytes);
   }
 
   /** The item's rows are gone, or will be with the last hold of them: its bytes are free. */
-  giveBack(item: EncoderItem): void {
+  giveBack(item: Item): void {
     this.pin(item);
     this.#usedBytes -= item.countedBytes;
     item.countedBytes = 0;

@@ -10,7 +10,7 @@ import {
 import { lengthOf, typedArrayKind } from '../base/typed-arrays.js';
 import { DeviceMemory } from '../device/device-memory.js';
 import type { Driver } from '../device/driver.js';
-import type { SideTensor } from './side-tensor.js';
+import type { DeviceBytes, SideTensor } from './side-tensor.js';
 import type { SideTensors } from './side-tensors.js';
 
 // DeviceRows: rows that lie in the memory of the cache's driver, as callers name them, and how that is read.
@@ -29,13 +29,6 @@ export interface DeviceRows {
    * queued on it later runs behind the copy. Default: the default stream. On host all is done when a call returns.
    */
   readonly stream?: bigint | undefined;
-}
-
-/** A packed stretch of a driver's memory. */
-export interface DeviceBytes {
-  readonly driver: Driver;
-  readonly address: bigint;
-  readonly bytes: number;
 }
 
 export interface ReadDeviceRows {

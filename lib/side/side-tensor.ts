@@ -9,14 +9,21 @@ import type { SideDtype, SideView } from '../base/dtypes.js';
 import { createError, isKvError } from '../base/errors.js';
 import type { RowArithmetic } from '../base/row-arithmetic.js';
 import type { BackgroundErrors } from '../device/cache-calls.js';
+import type { Driver } from '../device/driver.js';
 import type { NativeCache } from '../device/native.js';
 import { checkHostAccess, SlotViews, type ViewedTensor } from '../device/slot-views.js';
 import type { NodeTable } from '../prefix/prefix-tree.js';
 import { FoundPages, type SideClock, SidePages } from './side-pages.js';
 import type { SideCopies } from './side-copies.js';
 import { SideCover, type WithheldNodes } from './side-cover.js';
-import type { DeviceBytes } from './side-rows.js';
 import type { SideMemory } from './side-slots.js';
+
+/** A packed stretch of a driver's memory. */
+export interface DeviceBytes {
+  readonly driver: Driver;
+  readonly address: bigint;
+  readonly bytes: number;
+}
 
 // SideViews: where the rows of one side tensor are seen: as typed arrays over the memory itself, and as addresses.
 

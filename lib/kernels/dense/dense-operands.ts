@@ -2,7 +2,7 @@
 // bytes of a matrix; dense-arguments.ts reads and checks them.
 
 import { dtypeBytes } from '../../base/dtypes.js';
-import type { RowDtype } from '../kernels-options.js';
+import type { RowDtype } from '../../base/dtypes.js';
 
 /**
  * Floats: a Float32Array, or an address, which is not checked, of memory that the driver's device can use. On a GPU it

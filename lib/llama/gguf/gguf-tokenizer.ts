@@ -1,7 +1,7 @@
 // The tokenizer in a GGUF file's header, as the tokenizer.json that it was made from: byte-level BPE whose pieces are cut in one of the ways
 // below. Another kind is refused by name: its tokens would be other ones. Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
-import type { Json } from '../config.js';
+import type { Json } from '../config-reader.js';
 import { modelError } from '../model-error.js';
 import type { TokenizerFile } from '../special-tokens.js';
 import { GgufFile, type GgufValue } from './gguf-file.js';

@@ -4,7 +4,8 @@
 import path = require('node:path');
 
 import type { RowDtype } from '../../index.js';
-import { familyOf, parseJson, parseLlamaConfig, readJson, type Json, type LlamaConfig } from '../config.js';
+import type { Json } from '../config-reader.js';
+import { familyOf, parseJson, parseLlamaConfig, readJson, type LlamaConfig } from '../config.js';
 import { modelError } from '../model-error.js';
 import type { TokenizerFiles } from '../special-tokens.js';
 import { valueType, type GgufEntry } from './gguf-header.js';
