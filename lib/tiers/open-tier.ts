@@ -150,9 +150,10 @@ export class OpenTier {
         put = await store();
       }
       isPut = put.isStored;
-      if (!this.#isOpen) return isPut; // what it answers is of no use any more
       if (put.isStored && !isWanted()) {
         if (!await this.#remove([block.key])) this.#unremoved.add(block);
+      } else if (!this.#isOpen) { // what it answers is of no use any more
+        return isPut;
       } else if (put.isStored) {
         this.add(block, record.bytes, record.sums);
         counts.putTimes.observe(performance.now() - beganMs);
@@ -304,11 +305,15 @@ export class OpenTier {
     this.#ending.abort();
   }
 
-  /** Ends it once it has opened. Rejects with what a tier of the user's throws. */
+  /**
+   * Ends it once it has opened, and has removed what comes there and is not wanted any more: a store that lasts would
+   * have it again. Rejects with what a tier of the user's throws.
+   */
   async close(): Promise<void> {
     this.cancelReads();
     this.state = 'closed';
     await this.opened;
+    await Promise.all([...this.#underWay].filter(([, { isWanted }]) => !isWanted()).map(([over]) => over));
     await this.calls.track(this.tier.close());
   }
 

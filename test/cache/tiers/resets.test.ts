@@ -87,6 +87,25 @@ for (const gated of [0, 1]) {
   });
 }
 
+for (const way of ['reset', 'drop'] as const) {
+  test(`text that is on its way when a ${way} comes, and the cache closes behind that, is not in the tier after it`, async (t) => {
+    const slow = new GatedTier('slow');
+    const bench = benchOf(t, [slow]);
+    const { cache, cache: { prefixes, prefixes: { tiers } } } = bench;
+    await tiers!.ready();
+    serve(bench, text, 3);
+    while (slow.waiting.length === 0) await turn();
+    const dropping = way === 'drop' ? prefixes.drop({ tokens: text }) : undefined;
+    if (way === 'reset') prefixes.reset();
+    cache.close();
+    await turn();
+    slow.release();
+    await tiers!.close();
+    t.is(slow.blocks.size, 0);
+    t.deepEqual((await dropping)?.unreachedTiers ?? [], []);
+  });
+}
+
 test('a put that waits for its turn when a reset comes is not stored after it', async (t) => {
   const slow = new GatedTier('slow');
   const bench = benchOf(t, [slow]);

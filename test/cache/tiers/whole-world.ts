@@ -523,6 +523,7 @@ export class WholeWorld {
   #seen(): { readonly same: string; readonly cached: string; readonly overBound: number; readonly admissiblePages: number } {
     const cache = this.#cache;
     const { isExact } = this.#options;
+    cache.prefixes.lookup({ tokens: [0] }); // what was committed is cached by then, as it is before a refusal
     const { idleSlots, activeSlots, retiringSlots, quarantinedSlots, usedTokens, cachedRows, admissiblePages } = cache.counts();
     const { earmarkedPages, budgetPages } = cache.pool.counts();
     // Rows behind its tokens that others have too are unmapped whenever their fence is found to have passed.
