@@ -499,7 +499,7 @@ export class WholeWorld {
       const after = this.#seen(); // asking changes nothing, either
       if (before !== undefined) {
         this.#expect(after.same === before.same, `${what}: ${error.message}\nbefore ${before.same}\nafter  ${after.same}`);
-        const isSame = after.overBound !== before.overBound || after.cached === before.cached;
+        const isSame = after.overBound !== before.overBound || after.interrupted !== before.interrupted || after.cached === before.cached;
         this.#expect(isSame, `${what}: ${error.message}\nbefore ${before.cached}\nafter  ${after.cached}`);
         this.#expect(after.admissiblePages >= before.admissiblePages, `${what}: ${error.message}: ${after.admissiblePages} of ${before.admissiblePages} pages are left`);
       }
@@ -518,12 +518,13 @@ export class WholeWorld {
   /**
    * What can be seen of the cache, and what is refused must not change. Admission may find that a running sequence has the same rows as a cached
    * text, and share them: then more is admissible than before. While tiers read rows, what must go for a lower budget or is over a bound stays,
-   * and goes in a later call.
+   * and goes in a later call. For want of memory what tiers load is interrupted: what has come of it is cached.
    */
-  #seen(): { readonly same: string; readonly cached: string; readonly overBound: number; readonly admissiblePages: number } {
+  #seen(): {
+    readonly same: string; readonly cached: string; readonly overBound: number; readonly interrupted: number; readonly admissiblePages: number;
+  } {
     const cache = this.#cache;
     const { isExact } = this.#options;
-    cache.prefixes.lookup({ tokens: [0] }); // what was committed is cached by then, as it is before a refusal
     const { idleSlots, activeSlots, retiringSlots, quarantinedSlots, usedTokens, cachedRows, admissiblePages } = cache.counts();
     const { earmarkedPages, budgetPages } = cache.pool.counts();
     // Rows behind its tokens that others have too are unmapped whenever their fence is found to have passed.
@@ -536,7 +537,8 @@ export class WholeWorld {
     });
     const { evicted, bound, quota } = cache.prefixes.metrics.droppedRows;
     const cached = isCopying() || this.#isLowered ? '' : JSON.stringify([cachedRows, evicted, cache.sideCounts()]);
-    return { same, cached, overBound: bound + quota, admissiblePages: isExact ? admissiblePages : Infinity };
+    const interrupted = cache.prefixes.tiers!.metrics().interruptedTransfers;
+    return { same, cached, overBound: bound + quota, interrupted, admissiblePages: isExact ? admissiblePages : Infinity };
   }
 
   /** A text that begins like one before. */
