@@ -90,6 +90,19 @@ cacheTest('a scrape shows the bytes of side tensors, by use', {
   t.is((await scrape(register))['virtual_kv_side_bytes{use="held"}'], 0);
 });
 
+test('a register that has one of the names keeps it, and gets none of the others', async (t) => {
+  await withCache(t, {}, async ({ cache }) => {
+    const register = new Registry();
+    const own = new Counter({ name: 'virtual_kv_late_errors_total', help: 'Mine.', registers: [register] });
+    t.throws(() => registerMetrics(cache, { register }), { message: /already been registered/ });
+    t.deepEqual(register.getMetricsAsArray().map(({ name }) => name), ['virtual_kv_late_errors_total']);
+    t.is(register.getSingleMetric('virtual_kv_late_errors_total'), own);
+    register.clear();
+    registerMetrics(cache, { register });
+    t.is((await scrape(register))['virtual_kv_slots{state="idle"}'], 8);
+  });
+});
+
 test('several caches of one register are told apart by their labels', async (t) => {
   const register = new Registry();
   await withCache(t, {}, async (one) => {

@@ -49,23 +49,33 @@ export class MetricSet<T, S> {
 
   constructor(options: MetricSetOptions<T, S>) {
     this.#options = options;
-    const { client, registry, prefix, labelNames } = options;
-    for (const definition of options.definitions) {
-      const { name, help, kind } = definition;
-      const names = [...labelNames, ...definition.labels];
-      if (kind === 'histogram') {
-        const metric = {
-          name: prefix + name, help, type: kind, labelNames: names, get: () => this.#histogram(definition),
-          reset: () => {},
-        };
-        registry.registerMetric(metric as never);
-        continue;
+    const { definitions, registry, prefix } = options;
+    for (const [at, definition] of definitions.entries()) {
+      try {
+        this.#register(definition);
+      } catch (error) { // the register has a metric of this name
+        for (const { name } of definitions.slice(0, at)) registry.removeSingleMetric(prefix + name);
+        throw error;
       }
-      const report = (metric: Metric): void => { this.#report(definition, metric); };
-      new (kind === 'counter' ? client.Counter : client.Gauge)({
-        name: prefix + name, help, registers: [registry], labelNames: names, collect() { report(this); },
-      });
     }
+  }
+
+  #register(definition: MetricDefinition<S>): void {
+    const { client, registry, prefix, labelNames } = this.#options;
+    const { name, help, kind } = definition;
+    const names = [...labelNames, ...definition.labels];
+    if (kind === 'histogram') {
+      const metric = {
+        name: prefix + name, help, type: kind, labelNames: names, get: () => this.#histogram(definition),
+        reset: () => {},
+      };
+      registry.registerMetric(metric as never);
+      return;
+    }
+    const report = (metric: Metric): void => { this.#report(definition, metric); };
+    new (kind === 'counter' ? client.Counter : client.Gauge)({
+      name: prefix + name, help, registers: [registry], labelNames: names, collect() { report(this); },
+    });
   }
 
   /**
