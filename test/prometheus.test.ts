@@ -103,6 +103,19 @@ test('a register that has one of the names keeps it, and gets none of the others
   });
 });
 
+test('what comes after a closed cache may have its labels at once', async (t) => {
+  const register = new Registry();
+  const labels = { cache: 'a' };
+  let unregister: (() => void) | undefined;
+  await withCache(t, {}, async ({ cache }) => { unregister = registerMetrics(cache, { register, labels }); });
+  await withCache(t, {}, async ({ cache }) => {
+    registerMetrics(cache, { register, labels });
+    unregister!();
+    t.is((await scrape(register))['virtual_kv_slots{cache="a",state="idle"}'], 8);
+    t.throws(() => registerMetrics(cache, { register, labels }), { code: 'KV_INVALID_OPTION' });
+  });
+});
+
 test('several caches of one register are told apart by their labels', async (t) => {
   const register = new Registry();
   await withCache(t, {}, async (one) => {

@@ -82,7 +82,7 @@ export class MetricSet<T, S> {
    * Returns what removes it again. Throws KV_INVALID_OPTION where the labels are those of another, or have other names.
    */
   add(member: MetricMember<T>): () => void {
-    const { owner, labelNames } = this.#options;
+    const { owner, labelNames, isClosed } = this.#options;
     const names = Object.keys(member.labels);
     if (names.length !== labelNames.length || !names.every((name) => labelNames.includes(name))) {
       const expected = labelNames.length === 0 ? 'left out, as for the one before'
@@ -91,7 +91,8 @@ export class MetricSet<T, S> {
     }
     for (const other of this.#members) {
       if (!names.every((name) => other.labels[name] === member.labels[name])) continue;
-      throw invalid(owner, 'labels', 'other than those of each that is registered', member.labels);
+      if (isClosed(other.source)) this.#members.delete(other); // it would go with the next scrape
+      else throw invalid(owner, 'labels', 'other than those of each that is registered', member.labels);
     }
     this.#members.add(member);
     return () => { this.#remove(member); };
