@@ -166,7 +166,8 @@ export function completeOptions({ now, timer, order, ...given }: Given, isOnline
   return {
     ...given, order: checkedOrder(order), clock: checkedClock(now, timer), vocabularyTokens, sideTensors,
     canSelect: given.engine.canSelect === true,
-    reads: engineReads(given.engine.reads, { owner: 'SchedulerOptions', option: 'engine.reads' }), keepsPrefixes: prefixes.isOn,
+    reads: engineReads(given.engine.reads, { owner: 'SchedulerOptions', option: 'engine.reads' }),
+    keepsPrefixes: prefixes.isOn,
     maxBatch: Math.min(given.maxBatch ?? maxSequences, maxSequences),
     prefill: {
       tokens, shortTokens: Math.floor(tokens * (given.shortPromptShare ?? (isOnline ? defaultShortShare : 0))),
