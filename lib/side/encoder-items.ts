@@ -29,7 +29,7 @@ export class EncoderItem {
   /** Rows, as far as known. */
   tokens: number | undefined;
   rows: SideView | undefined;
-  // Of its room:
+  // What EncoderRoom notes of it:
   countedBytes = 0;
   isOutside = false;
   /** Holds that were not released. */

@@ -247,7 +247,8 @@ export class CacheTiers {
     return this.#closing;
   }
 
-  async #closeTiers(ending: readonly Promise<unknown>[]): Promise<void> {
+  async #closeTiers(stopping: readonly Promise<unknown>[]): Promise<void> {
+    const ending = [...stopping, ...this.#parts.set.all.flatMap(({ unwanted }) => unwanted)];
     if (ending.length > 0) await this.#untilSilence(Promise.allSettled(ending));
     await this.#untilSilence(this.#parts.set.close());
     if (this.#silent.size === 0) return;

@@ -150,10 +150,9 @@ export class OpenTier {
         put = await store();
       }
       isPut = put.isStored;
+      if (!this.#isOpen) return isPut; // what it answers is of no use any more
       if (put.isStored && !isWanted()) {
         if (!await this.#remove([block.key])) this.#unremoved.add(block);
-      } else if (!this.#isOpen) { // what it answers is of no use any more
-        return isPut;
       } else if (put.isStored) {
         this.add(block, record.bytes, record.sums);
         counts.putTimes.observe(performance.now() - beganMs);
@@ -306,14 +305,18 @@ export class OpenTier {
   }
 
   /**
-   * Ends it once it has opened, and has removed what comes there and is not wanted any more: a store that lasts would
-   * have it again. Rejects with what a tier of the user's throws.
+   * Puts under way of what is not wanted any more. Each removes its block at its end, where the tier is not closed yet:
+   * a store that lasts would have it again.
    */
+  get unwanted(): Promise<boolean>[] {
+    return [...this.#underWay].filter(([, { isWanted }]) => !isWanted()).map(([over]) => over);
+  }
+
+  /** Ends it once it has opened. Rejects with what a tier of the user's throws. */
   async close(): Promise<void> {
     this.cancelReads();
     this.state = 'closed';
     await this.opened;
-    await Promise.all([...this.#underWay].filter(([, { isWanted }]) => !isWanted()).map(([over]) => over));
     await this.calls.track(this.tier.close());
   }
 
