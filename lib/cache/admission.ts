@@ -305,7 +305,7 @@ export class Admission {
         this.#side.admit(slot, sideRequest(plan, request, path?.node ?? -1));
       }
       const queue = this.#memory.fences.setStream(slot, stream);
-      if (path !== undefined && plan.rows > 0) this.#orderBehindWriters(slot, queue, ids, plan.rows);
+      if (path !== undefined && plan.rows > 0) this.#sharing.orderBehindWriters(slot, queue, ids, plan.rows);
       const copy = this.#copyFor(slot, queue, plan);
       this.#supply.admit(slot, tenant, {
         ids, from: plan.adoptedRows, to: plan.rows, copy, rows: copy.tokens > 0 ? cachedRows : 0,
@@ -360,20 +360,6 @@ export class Admission {
     fences.ensure(stream);
     for (const writer of writers) fences.order(stream, writer);
     return { source, id: copiedId, tokens, stream, usedSlots: [source, ...writers] };
-  }
-
-  /**
-   * What will be queued for the slot on `stream` runs after work on other streams that may still write what it shares.
-   */
-  #orderBehindWriters(slot: number, stream: bigint | undefined, ids: Int32Array, rows: number): void {
-    const { slots } = this.#memory;
-    const { registry } = this.#cached;
-    const fences = this.#memory.fences;
-    if (stream === undefined) return;
-    for (let other = 0; other < slots.count; other += 1) {
-      if (other === slot || !fences.isPendingBeside(other, stream)) continue;
-      if (slots.foreignRow[other]! < rows || registry.isSharing(other, ids, rows)) fences.order(stream, other);
-    }
   }
 
   #cachedBy({ tokens, rows, adoptedRows }: Plan): CachedBy {

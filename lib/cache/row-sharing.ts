@@ -160,6 +160,8 @@ export class RowSharing {
     const buffer = known?.buffer.slice(0, known.count); // first: memory may be refused
     const path = known === undefined ? undefined : index.fork(known.path, ids);
     try {
+      // Another sequence may have computed the same beside it: then the fork shares those rows.
+      this.orderBehindWriters(slot, this.#memory.fences.streamOf(from), ids, count);
       native.alias(slot, ids, 0, count);
       registry.join(slot, count); // before anything can fail: the slot then is not taken for one that shares nothing
       if (slots.rows[slot]! > count) this.#memory.unmap(slot, count);
@@ -175,6 +177,21 @@ export class RowSharing {
     if (buffer !== undefined && path !== undefined) tokens.open(slot, { path, buffer, count: buffer.length });
     const sharedTail = arithmetic.wholeRows(length) < count ? slots.sharedTail[from]! : sharedTails.none;
     return { tokens: length, earmarkedTokens: 0, tenant: slots.tenantOf(from), sharedTail, isTransfer: false };
+  }
+
+  /**
+   * What will be queued for the slot on `stream` runs after work on other streams that may still write the first `rows`
+   * of the rows `ids`, which it shares. Throws what the driver throws.
+   */
+  orderBehindWriters(slot: number, stream: bigint | undefined, ids: Int32Array, rows: number): void {
+    const { slots, fences } = this.#memory;
+    if (stream === undefined) return;
+    for (let other = 0; other < slots.count; other += 1) {
+      if (other === slot || !fences.isPendingBeside(other, stream)) continue;
+      if (slots.foreignRow[other]! < rows || this.#cached.registry.isSharing(other, ids, rows)) {
+        fences.order(stream, other);
+      }
+    }
   }
 
   #checkSteps(order: readonly number[]): void {

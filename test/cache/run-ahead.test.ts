@@ -26,6 +26,18 @@ for (const writer of ['the fork', 'the parent'] as const) {
   });
 }
 
+cacheTest('a fork shares what another sequence computed beside its parent behind that sequence\'s work', manual, (t, bench) => {
+  const engine = new RunAheadEngine(bench, { streams: 2, probes: 200 });
+  const [cached, parent] = [prompt, prompt.slice(0, rowTokens)].map((text, lane) => engine.start(text, {}, lane));
+  engine.step([cached!]);
+  t.is(bench.cache.prefixes.lookup({ tokens: prompt }).cachedTokens, prompt.length - 1);
+  engine.step([parent!]);
+  const fork = engine.fork(parent!);
+  engine.step([fork]);
+  engine.assertAll(); // does the work of the parent's stream first
+  engine.close();
+});
+
 cacheTest('taking tokens back into a row that another sequence needs waits for its own work only', manual, (t, bench) => {
   const engine = new RunAheadEngine(bench);
   const first = engine.start(prompt);
