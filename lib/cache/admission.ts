@@ -315,6 +315,7 @@ export class Admission {
     } catch (error) {
       if (needs !== 0) this.#side.retire(slot);
       registry.leave(slot, plan.adoptedRows);
+      registry.unwrite(slot);
       registry.stop(slot);
       this.#cached.list(slot, plan.adoptedRows);
       if (path !== undefined) index.release(path);

@@ -41,7 +41,10 @@ export class RowRegistry {
     this.#isUsing = new Uint8Array(slots.count);
   }
 
-  /** The slot's numbers by row; those behind its `named` mean nothing. */
+  /**
+   * The slot's numbers by row. Those behind its `named` are -1, but while they are written for a sequence that is to
+   * get the slot: `join` takes them, or `unwrite` clears them.
+   */
   idsOf(slot: number): Int32Array {
     return (this.#ids[slot] ??= new Int32Array(this.#memory.layout.maxRows).fill(-1));
   }
@@ -145,6 +148,11 @@ export class RowRegistry {
     if (this.#isUsing[slot] === 1) this.#numbers.useAll(ids, from, rows, 1);
     for (let row = from; row < rows; row += 1) this.#numbers.mappers[ids[row]!]! += 1;
     this.#named[slot] = rows;
+  }
+
+  /** The sequence does not get the slot. */
+  unwrite(slot: number): void {
+    this.#ids[slot]?.fill(-1, this.#named[slot]!);
   }
 
   /** The slot no longer maps its rows from `rows` on, or has them for itself again. */

@@ -6,6 +6,7 @@
 // Invariant: no slot writes to a row that another slot maps, or behind whose written tokens another text goes on.
 
 import { isKvError } from '../base/errors.js';
+import type { PrefixPath } from '../prefix/prefix-tree.js';
 import type { CachedRows } from './cached-rows.js';
 import { type Lease, noForeignRow, sharedTails, type SlotMemory, slotStates } from './slots.js';
 
@@ -155,17 +156,19 @@ export class RowSharing {
     const count = arithmetic.rowsFor(length);
     const ids = registry.idsOf(slot);
     registry.name(from, count);
-    ids.set(registry.idsOf(from).subarray(0, count));
     const known = tokens.of(from);
     const buffer = known?.buffer.slice(0, known.count); // first: memory may be refused
-    const path = known === undefined ? undefined : index.fork(known.path, ids);
+    let path: PrefixPath | undefined;
     try {
+      ids.set(registry.idsOf(from).subarray(0, count));
+      if (known !== undefined) path = index.fork(known.path, ids);
       // Another sequence may have computed the same beside it: then the fork shares those rows.
       this.orderBehindWriters(slot, this.#memory.fences.streamOf(from), ids, count);
       native.alias(slot, ids, 0, count);
       registry.join(slot, count); // before anything can fail: the slot then is not taken for one that shares nothing
       if (slots.rows[slot]! > count) this.#memory.unmap(slot, count);
     } catch (error) {
+      registry.unwrite(slot);
       if (path !== undefined) index.release(path);
       this.#cached.endDropped();
       throw error;

@@ -3,8 +3,9 @@
 import { isKvError } from 'virtual-kv';
 
 import type { PrefixIndex } from '#internal/prefix/index.js';
-import { cacheTests, rowTokens } from '../../helpers/cache.js';
+import { cacheTest, cacheTests, rowTokens } from '../../helpers/cache.js';
 import { assertNothingHeld } from '../../helpers/nothing-held.js';
+import { dropFromDevice } from '../tiers/device-index.js';
 import { Speaker, tokensOf } from './spoken.js';
 
 const text = tokensOf(1, rowTokens + 10);
@@ -54,3 +55,24 @@ for (const [what, { tokens }] of Object.entries(prompts)) {
     t.is(cache.prefixes.lookup({ tokens: longer }).cachedTokens, 0);
   });
 }
+
+cacheTest('a slot whose fork was refused keeps nothing of it: no text is cached in rows of another', { slots: 6 }, (t, bench) => {
+  const { cache, mock } = bench;
+  const speaker = new Speaker(cache);
+  const parent = speaker.say(tokensOf(1, 10));
+  const others = Array.from({ length: 5 }, () => { // in each slot
+    mock.failCall('cuMemMap');
+    t.throws(() => parent.fork(), { code: 'KV_DRIVER_CALL_FAILED' });
+    return cache.acquire({ promptTokens: 0 });
+  });
+  for (const sequence of [parent, ...others]) sequence.release();
+  dropFromDevice(cache);
+  speaker.say(tokensOf(3, 15), { caching: 'read' }).fork(); // has a row with the parent's number, which is not cached
+  const start = tokensOf(2, 10);
+  const branches = [6, 7].map((token) => speaker.say([...start, token]));
+  t.is(cache.acquire({ tokens: [...start, 1] }).cachedTokens, 10); // in a row of its own, which has no number yet
+  for (const branch of branches) branch.release();
+  dropFromDevice(cache);
+  const again = cache.acquire({ tokens: [...start, 2] });
+  t.is(speaker.wrongTokens(again, start.slice(0, again.length)), 0);
+});
