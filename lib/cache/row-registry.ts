@@ -299,7 +299,14 @@ export class RowRegistry {
     const mappers = new Int32Array(this.#numbers.end);
     for (let slot = 0; slot < slots.count; slot += 1) {
       for (let row = 0; row < this.#named[slot]!; row += 1) mappers[this.#ids[slot]![row]!]! += 1;
+      if (this.#ids[slot]?.some((id, row) => row >= this.#named[slot]! && id !== -1) === true) {
+        throw createError('KV_INTERNAL', {
+          problem: 'a slot has numbers of rows that it does not map', what: slot, howMany: this.#named[slot]!,
+        });
+      }
     }
+    const ended = mappers.findIndex((_, id) => this.index.isHolding(id) && !this.#numbers.isUsed(id));
+    if (ended >= 0) throw createError('KV_INTERNAL', { problem: 'text is cached in a row that has ended', what: ended });
     const miscounted =
       mappers.findIndex((count, id) => this.#numbers.isUsed(id) && this.#numbers.mappers[id] !== count);
     if (miscounted >= 0) {
