@@ -9,6 +9,7 @@ import { setImmediate } from 'node:timers/promises';
 
 import { EitherSignal } from '../base/either-signal.js';
 import { createError } from '../base/errors.js';
+import { checkInteger } from '../base/options.js';
 import { isKvError, Kernels } from '../index.js';
 import { kernelsOf } from '../kernels/load-kernels.js';
 
@@ -163,6 +164,7 @@ export class LlamaEngine {
   #compute(pass: LlamaPass, attention: Attention, queue: () => () => LlamaOutput): LlamaOutput | Promise<LlamaOutput> {
     if (hasSelections(pass)) return this.#computeSelected(pass, attention);
     if (this.#isAwaited) return this.#computeBeside(pass, kernelsOf(this.#kernels.cache.driver) === 'cpu' ? (signal) => this.#queueInTurns(pass, attention, signal) : queue);
+    this.#checkOpen();
     checkWanted(pass.signal);
     try {
       return queue()();
@@ -195,7 +197,8 @@ export class LlamaEngine {
     const { driver } = this.#kernels.cache;
     const { stream } = this.#place;
     try {
-      if (!this.#isClosed) checkWanted(signal);
+      this.#checkOpen();
+      checkWanted(signal);
       const queued = queue(signal);
       const read = typeof queued === 'function' ? queued : await queued;
       checkWanted(signal);
@@ -208,6 +211,10 @@ export class LlamaEngine {
       }
       throw error;
     }
+  }
+
+  #checkOpen(): void {
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'compute a pass', owner: 'LlamaEngine' });
   }
 
   #finish(): void {
@@ -233,6 +240,12 @@ export class LlamaEngine {
   }
 
   #replay({ length: count, positions: lengths, tokenCounts, slots, tokens }: LlamaPass): () => LlamaOutput {
+    for (let index = 0; index < count; index += 1) { // a graph takes any number for a row of the embedding
+      const token = tokens[index]!;
+      if (token < 0 || token >= this.vocabularyTokens) {
+        checkInteger('LlamaEngine.decode', `pass.tokens[${index}]`, token, 0, this.vocabularyTokens - 1);
+      }
+    }
     this.#captured.replay({ slots, lengths, tokens: tokenCounts, count }, tokens);
     return () => ({ logits: this.#captured.readLogits(count) });
   }
@@ -281,7 +294,6 @@ export class LlamaEngine {
   }
 
   #rowsOf(pass: LlamaPass, attention: Attention): PassRows {
-    if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'compute a pass', owner: 'LlamaEngine' });
     const { config, rotary } = this.#model;
     const buffers = this.#buffers;
     const { positions: lengths, tokenCounts, slots, tokens, length } = pass;
