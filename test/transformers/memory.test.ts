@@ -393,6 +393,14 @@ transformersTest('a model that is still being loaded is closed with the others',
   await t.throwsAsync(answersOf(model, batchOf(textsOf(1, 30)), 1), { code: 'KV_CLOSED' });
 });
 
+transformersTest('a prompt of more tokens than a text may have is refused by that, however many they are', async (t) => {
+  const { ours } = await openWorld(t, { form: {} });
+  for (const tokens of [33_000, 200_000]) {
+    const prompt = new Array<number>(tokens).fill(1);
+    await t.throwsAsync(async () => ours(batchOf([prompt])), { code: 'KV_LENGTH_OUT_OF_RANGE' });
+  }
+});
+
 test('a transformers.js older than 4 is refused, since its sessions could not tell which logits it wants', (t) => {
   const from = folderOf(t);
   const folder = path.join(from, 'node_modules', '@huggingface', 'transformers');
