@@ -59,6 +59,8 @@ export class LlamaEngine {
   readonly #closing = new AbortController();
   #whyQueued: string | undefined;
   #isClosed = false;
+  /** Closed, and nothing is left to give back. */
+  #isReleased = false;
   /** The pass that is awaited. */
   #underWay: Promise<LlamaOutput> | undefined;
   /** [row]: the token's place in its text. */
@@ -132,16 +134,20 @@ export class LlamaEngine {
       this.#compute(pass, attention, () => this.#canReplay(pass) ? this.#replay(pass) : this.#queue(pass, attention)));
   }
 
-  /** Before its cache is closed. A pass that is awaited is dropped, on a device waited for, and rejects. Idempotent. */
+  /**
+   * Before its cache is closed. A pass that is awaited is dropped, on a device waited for, and rejects. Idempotent; after a failure of the
+   * driver call it again, it goes on.
+   */
   close(): void {
-    if (this.#isClosed) return;
     this.#isClosed = true;
     this.#closing.abort();
+    if (this.#isReleased) return; // here: what hears of the abort may close it, too
     this.#place.drop();
     this.#captured.close();
     this.#kernels.close();
     this.#buffers.close();
     this.#model.releasePlace(this.#kernels.cache.driver, this.#place);
+    this.#isReleased = true;
   }
 
   [Symbol.dispose](): void {

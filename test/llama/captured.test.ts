@@ -167,6 +167,18 @@ test('a captured step refuses a token that is not in the vocabulary, before anyt
   close();
 });
 
+test('closing goes on where the device refused to end a graph', async (t) => {
+  const device = openDevice();
+  const { engine, pass, close } = scene(device, 2);
+  await pass(2, 'decode');
+  device.failCall('cuGraphExecDestroy');
+  t.throws(() => { engine.close(); }, { code: 'KV_DRIVER_CALL_FAILED' });
+  await refusesAsync(t, pass(2, 'decode'), 'KV_CLOSED', { owner: 'LlamaEngine' });
+  engine.close();
+  t.throws(close, { message: /clean:\n- not given back: 1 graph$/ }, 'all but that graph is given back');
+  device.close();
+});
+
 test('a closed engine says so, and takes no memory for captured steps', async (t) => {
   for (const passes of ['awaited', 'blocking'] as const) {
     const device = openDevice();
