@@ -20,7 +20,7 @@ import type { LlamaModel } from './model.js';
 import { PassBuffers } from './pass-buffers.js';
 import { readPass, type LlamaPass, type PassLimits } from './pass-reader.js';
 import type { LlamaPlace } from './place.js';
-import { hasSelections, SelectedPass } from './selected-pass.js';
+import { SelectedPass } from './selected-pass.js';
 
 /** Layers that are queued before the event loop has its turn: fewer than it takes ms to queue, more than threads compute meanwhile. */
 const layersPerTurn = 8;
@@ -168,7 +168,7 @@ export class LlamaEngine {
 
   /** Queues a pass and reads its answer. It is over when this returns or rejects, and also when it throws: nothing that was queued still runs. */
   #compute(pass: LlamaPass, attention: Attention, queue: () => () => LlamaOutput): LlamaOutput | Promise<LlamaOutput> {
-    if (hasSelections(pass)) return this.#computeSelected(pass, attention);
+    if (pass.sequences !== undefined) return this.#computeSelected(pass, attention);
     if (this.#isAwaited) return this.#computeBeside(pass, kernelsOf(this.#kernels.cache.driver) === 'cpu' ? (signal) => this.#queueInTurns(pass, attention, signal) : queue);
     this.#checkOpen();
     checkWanted(pass.signal);
