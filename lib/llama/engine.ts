@@ -143,6 +143,7 @@ export class LlamaEngine {
     this.#closing.abort();
     if (this.#isReleased) return; // here: what hears of the abort may close it, too
     this.#place.drop();
+    if (this.#underWay !== undefined) this.#finish(); // what is queued on a device uses its memory
     this.#captured.close();
     this.#kernels.close();
     this.#buffers.close();
