@@ -9,6 +9,7 @@ import { setImmediate } from 'node:timers/promises';
 
 import { EitherSignal } from '../base/either-signal.js';
 import { createError } from '../base/errors.js';
+import { checkInteger } from '../base/options.js';
 import { isKvError, Kernels } from '../index.js';
 import { kernelsOf } from '../kernels/load-kernels.js';
 
@@ -19,7 +20,7 @@ import type { LlamaModel } from './model.js';
 import { PassBuffers } from './pass-buffers.js';
 import { readPass, type LlamaPass, type PassLimits } from './pass-reader.js';
 import type { LlamaPlace } from './place.js';
-import { hasSelections, SelectedPass } from './selected-pass.js';
+import { SelectedPass } from './selected-pass.js';
 
 /** Layers that are queued before the event loop has its turn: fewer than it takes ms to queue, more than threads compute meanwhile. */
 const layersPerTurn = 8;
@@ -58,6 +59,8 @@ export class LlamaEngine {
   readonly #closing = new AbortController();
   #whyQueued: string | undefined;
   #isClosed = false;
+  /** Closed, and nothing is left to give back. */
+  #isReleased = false;
   /** The pass that is awaited. */
   #underWay: Promise<LlamaOutput> | undefined;
   /** [row]: the token's place in its text. */
@@ -131,16 +134,21 @@ export class LlamaEngine {
       this.#compute(pass, attention, () => this.#canReplay(pass) ? this.#replay(pass) : this.#queue(pass, attention)));
   }
 
-  /** Before its cache is closed. A pass that is awaited is dropped, on a device waited for, and rejects. Idempotent. */
+  /**
+   * Before its cache is closed. A pass that is awaited is dropped, on a device waited for, and rejects. Idempotent; after a failure of the
+   * driver call it again, it goes on.
+   */
   close(): void {
-    if (this.#isClosed) return;
     this.#isClosed = true;
     this.#closing.abort();
+    if (this.#isReleased) return; // here: what hears of the abort may close it, too
     this.#place.drop();
+    if (this.#underWay !== undefined) this.#finish(); // what is queued on a device uses its memory
     this.#captured.close();
     this.#kernels.close();
     this.#buffers.close();
     this.#model.releasePlace(this.#kernels.cache.driver, this.#place);
+    this.#isReleased = true;
   }
 
   [Symbol.dispose](): void {
@@ -161,8 +169,9 @@ export class LlamaEngine {
 
   /** Queues a pass and reads its answer. It is over when this returns or rejects, and also when it throws: nothing that was queued still runs. */
   #compute(pass: LlamaPass, attention: Attention, queue: () => () => LlamaOutput): LlamaOutput | Promise<LlamaOutput> {
-    if (hasSelections(pass)) return this.#computeSelected(pass, attention);
+    if (pass.sequences !== undefined) return this.#computeSelected(pass, attention);
     if (this.#isAwaited) return this.#computeBeside(pass, kernelsOf(this.#kernels.cache.driver) === 'cpu' ? (signal) => this.#queueInTurns(pass, attention, signal) : queue);
+    this.#checkOpen();
     checkWanted(pass.signal);
     try {
       return queue()();
@@ -195,7 +204,8 @@ export class LlamaEngine {
     const { driver } = this.#kernels.cache;
     const { stream } = this.#place;
     try {
-      if (!this.#isClosed) checkWanted(signal);
+      this.#checkOpen();
+      checkWanted(signal);
       const queued = queue(signal);
       const read = typeof queued === 'function' ? queued : await queued;
       checkWanted(signal);
@@ -208,6 +218,10 @@ export class LlamaEngine {
       }
       throw error;
     }
+  }
+
+  #checkOpen(): void {
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'compute a pass', owner: 'LlamaEngine' });
   }
 
   #finish(): void {
@@ -233,6 +247,12 @@ export class LlamaEngine {
   }
 
   #replay({ length: count, positions: lengths, tokenCounts, slots, tokens }: LlamaPass): () => LlamaOutput {
+    for (let index = 0; index < count; index += 1) { // a graph takes any number for a row of the embedding
+      const token = tokens[index]!;
+      if (token < 0 || token >= this.vocabularyTokens) {
+        checkInteger('LlamaEngine.decode', `pass.tokens[${index}]`, token, 0, this.vocabularyTokens - 1);
+      }
+    }
     this.#captured.replay({ slots, lengths, tokens: tokenCounts, count }, tokens);
     return () => ({ logits: this.#captured.readLogits(count) });
   }
@@ -281,7 +301,6 @@ export class LlamaEngine {
   }
 
   #rowsOf(pass: LlamaPass, attention: Attention): PassRows {
-    if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'compute a pass', owner: 'LlamaEngine' });
     const { config, rotary } = this.#model;
     const buffers = this.#buffers;
     const { positions: lengths, tokenCounts, slots, tokens, length } = pass;

@@ -39,7 +39,7 @@ export class RotaryTables {
   }
 }
 
-export class RotaryTable {
+class RotaryTable {
   readonly #frequencies: readonly number[];
   readonly #factorAt: (position: number) => number;
   readonly #dim: number;

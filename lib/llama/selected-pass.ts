@@ -3,27 +3,12 @@
 // places of new tokens in their texts are those of exact sequences.
 
 import { createError } from '../base/errors.js';
-import type { Kernels, Sequence, TokenSelection } from '../index.js';
+import type { Kernels, TokenSelection } from '../index.js';
 
 import type { LlamaLayers, PassRows } from './layers.js';
 import type { LlamaModel } from './model.js';
 import type { PassBuffers } from './pass-buffers.js';
-
-/** Sequences of a pass; index: the sequence. */
-export interface SelectedSequences {
-  readonly length: number;
-  readonly slots: Int32Array;
-  readonly positions: Int32Array;
-  readonly tokenCounts: Int32Array;
-  readonly sequences?: readonly (Sequence | undefined)[] | undefined;
-}
-
-/** Whether a sequence of the pass holds selected tokens. */
-export function hasSelections({ sequences, length }: SelectedSequences): boolean {
-  if (sequences === undefined) return false;
-  for (let index = 0; index < length; index += 1) if (sequences[index]?.selection !== undefined) return true;
-  return false;
-}
+import type { LlamaPass } from './pass-reader.js';
 
 export interface SelectedPassParts {
   readonly model: LlamaModel;
@@ -51,7 +36,7 @@ export class SelectedPass {
   }
 
   /** hidden = what all layers make of the tokens; writes their K and V. What a selection could not load is missing, as it says itself. */
-  async compute(pass: SelectedSequences, rows: PassRows, signal: AbortSignal): Promise<void> {
+  async compute(pass: LlamaPass, rows: PassRows, signal: AbortSignal): Promise<void> {
     const { layers } = this.#parts;
     const { length, slots, positions, tokenCounts } = pass;
     const loading = loadingOf(pass);
@@ -83,7 +68,7 @@ export class SelectedPass {
   }
 }
 
-function loadingOf({ length, slots, tokenCounts, sequences }: SelectedSequences): Loading[] {
+function loadingOf({ length, slots, tokenCounts, sequences }: LlamaPass): Loading[] {
   const loading: Loading[] = [];
   let firstRow = 0;
   for (let index = 0; index < length; index += 1) {

@@ -33,7 +33,7 @@ export interface EncodeOptions {
 /** Options of `LlamaTokenizer.encodeChat`. */
 export type EncodeChatOptions = Pick<EncodeOptions, 'signal'>;
 
-export const specialTokensField = withDefault(oneOf(['text', 'parse']), 'text');
+const specialTokensField = withDefault(oneOf(['text', 'parse']), 'text');
 const signalSpec = { signal: optional(abortSignal) };
 const encodeSpec = { ...signalSpec, specialTokens: specialTokensField };
 

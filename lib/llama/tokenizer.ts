@@ -175,7 +175,7 @@ export interface TemplateLibrary {
 const packages = ['@huggingface/tokenizers', '@huggingface/jinja'] as const;
 
 /** Throws KV_DEPENDENCY_MISSING, which names both. */
-export function loadPackages(load: (name: string) => unknown): [TokenizerLibrary, TemplateLibrary] {
+function loadPackages(load: (name: string) => unknown): [TokenizerLibrary, TemplateLibrary] {
   try {
     return packages.map((name) => load(name)) as [TokenizerLibrary, TemplateLibrary];
   } catch (cause) {

@@ -81,7 +81,6 @@ const forms: Readonly<Record<string, (found: Found) => AttentionNode | undefined
 function readGrouped({ graph, node, refuse }: Found): AttentionNode {
   const [queries, keys, values, pastKeys, pastValues, , , cosines, sines, positions, mask, sinks, ...more] = optional(node, 12);
   const integers = readAttributes(node, refuse, ['num_heads', 'kv_num_heads', 'do_rotary', 'rotary_interleaved', 'local_window_size', 'smooth_softmax']);
-  const floats = node.attributes;
   if (more.some((name) => name !== '')) throw refuse('keeps K and V quantized');
   if (positions !== '' && positions !== 'position_ids') throw refuse(`takes positions from ${JSON.stringify(positions)}`);
   const heads = integers('num_heads');
@@ -93,8 +92,8 @@ function readGrouped({ graph, node, refuse }: Found): AttentionNode {
   return {
     node, queries: queries!, keys: keys!, values: values!, output: node.outputs[0] ?? '', sinks: sinks!,
     cosines: hasRotary ? cosines! : '', sines: hasRotary ? sines! : '', areNeighbours: integers('rotary_interleaved') === 1,
-    heads, kvHeads, dim, valueDim, scale: floats.get('scale')?.float ?? 0, window: Math.max(0, integers('local_window_size')),
-    softcap: floats.get('softcap')?.float ?? 0, hasSmoothSoftmax: integers('smooth_softmax') === 1, mask: mask!, type, past: [pastKeys!, pastValues!], present: node.outputs.slice(1),
+    heads, kvHeads, dim, valueDim, scale: floatOf(node, 'scale'), window: Math.max(0, integers('local_window_size')),
+    softcap: floatOf(node, 'softcap'), hasSmoothSoftmax: integers('smooth_softmax') === 1, mask: mask!, type, past: [pastKeys!, pastValues!], present: node.outputs.slice(1),
   };
 }
 
@@ -110,9 +109,8 @@ function readMultiHead({ graph, node, refuse }: Found): AttentionNode {
   const { dim: valueDim } = pastOf(graph, pastValues!, heads, refuse);
   if (mask === '' && integers('unidirectional') !== 1) throw refuse('lets tokens see the tokens after them');
   return {
-    node, queries: queries!, keys: keys!, values: values!, output: node.outputs[0] ?? '', sinks: '', cosines: '', sines: '', areNeighbours: false,
-    heads, kvHeads: heads, dim, valueDim, scale: node.attributes.get('scale')?.float ?? 0, window: 0, softcap: 0, hasSmoothSoftmax: false,
-    mask: mask!, type, past: [pastKeys!, pastValues!], present: node.outputs.slice(1),
+    ...plain, node, queries: queries!, keys: keys!, values: values!, output: node.outputs[0] ?? '', heads, kvHeads: heads, dim, valueDim,
+    scale: floatOf(node, 'scale'), mask: mask!, type, past: [pastKeys!, pastValues!], present: node.outputs.slice(1),
   };
 }
 
@@ -134,9 +132,8 @@ function readStandard({ graph, makers, node, refuse }: Found): AttentionNode {
   const heads = hasHeadsFirst ? headsBehind(output, valueDim, { graph, makers }) : integers('q_num_heads');
   if (heads === undefined) throw refuse('does not say how many heads its queries have');
   return {
-    node, queries: queries!, keys: keyParts?.added ?? keys!, values: valueParts?.added ?? values!, output, sinks: '', cosines: '', sines: '',
-    areNeighbours: false, heads, kvHeads, dim, valueDim, scale: node.attributes.get('scale')?.float ?? 0, window: 0,
-    softcap: node.attributes.get('softcap')?.float ?? 0, hasSmoothSoftmax: false, mask: mask!, type, past,
+    ...plain, node, queries: queries!, keys: keyParts?.added ?? keys!, values: valueParts?.added ?? values!, output, heads, kvHeads, dim, valueDim,
+    scale: floatOf(node, 'scale'), softcap: floatOf(node, 'softcap'), mask: mask!, type, past,
     present: keyParts && valueParts ? [keyParts.present, valueParts.present] : node.outputs.slice(1), hasHeadsFirst,
     ...keyParts && valueParts ? { unfused: { scores: '' } } : {},
   };
@@ -160,11 +157,13 @@ function readSoftmax({ graph, makers, node, refuse }: Found): AttentionNode | un
   const heads = headsBehind(output, valueDim, paths);
   if (heads === undefined) throw refuse('does not say how many heads its queries have');
   return {
-    node: product, queries, keys: keys.added, values: values.added, output, sinks: '', cosines: '', sines: '', areNeighbours: false,
-    heads, kvHeads, dim, valueDim, scale: 0, window: 0, softcap: 0, hasSmoothSoftmax: false, mask: masks[0]!, type,
+    ...plain, node: product, queries, keys: keys.added, values: values.added, output, heads, kvHeads, dim, valueDim, mask: masks[0]!, type,
     past: [keys.past, values.past], present: [keys.present, values.present], hasHeadsFirst: true, unfused: { scores },
   };
 }
+
+/** What attention is that says no more. */
+const plain = { sinks: '', cosines: '', sines: '', areNeighbours: false, scale: 0, window: 0, softcap: 0, hasSmoothSoftmax: false } as const;
 
 /** The inputs of a node; '' for those that are left out at the end. */
 const optional = ({ inputs }: OnnxNode, count: number): string[] => [...inputs, ...new Array<string>(Math.max(0, count - inputs.length)).fill('')];
@@ -179,6 +178,9 @@ function readAttributes(node: OnnxNode, refuse: Found['refuse'], known: readonly
   if (others.length > 0) throw refuse(`has ${formatList(others.map(([name]) => `\`${name}\``), 'and')}`);
   return (name) => node.attributes.get(name)?.integer ?? 0;
 }
+
+/** A float attribute; 0 where the node has none. */
+const floatOf = ({ attributes }: OnnxNode, name: string): number => attributes.get(name)?.float ?? 0;
 
 /** The heads of a past [batch, heads, tokens, dim]. */
 function kvHeadsOf({ inputs }: OnnxGraph, name: string, refuse: Found['refuse']): number {

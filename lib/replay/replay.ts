@@ -226,8 +226,7 @@ async function replayOn(driver: Driver, pool: PagePool, settings: Settings): Pro
     };
     return { result, timeline: loop.timeline.points(), sources: below?.points() ?? [], arrivals };
   } finally {
-    await cache.prefixes.tiers?.close();
-    cache.close();
+    await cache.shutdown();
   }
 }
 

@@ -18,7 +18,7 @@ export const chartColours = {
   remote: '#8e5bd0',
 } as const;
 
-export const CHART_FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
+const CHART_FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 
 /** How large a chart is. */
 export interface ChartSize {

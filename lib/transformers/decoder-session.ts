@@ -213,8 +213,8 @@ export class DecoderSession {
           : continued(past, row, seen);
       const tokensBefore = text.tokens.length;
       const fresh = ids.filter((_id, at) => seen[before + at] === 1);
-      text.tokens.push(...fresh);
-      text.isSeen.push(...seen.slice(before));
+      for (const id of fresh) text.tokens.push(id); // more than a call may have arguments
+      for (const isSeen of seen.slice(before)) text.isSeen.push(isSeen);
       if (fresh.length > 0) text.sequence?.append(fresh);
       return { text, places: placesOf(tokensBefore, seen.slice(before), wanted) };
     });

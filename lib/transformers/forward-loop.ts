@@ -100,7 +100,6 @@ export class ForwardLoop {
    */
   compute(rows: readonly ForwardRow[]): Promise<Float32Array> {
     const places = rows.reduce((sum, row) => sum + row.places.length, 0);
-    for (const { text } of rows) text.isBusy = true;
     return new Promise<Float32Array>((resolve, reject) => {
       const call: Call = {
         rows: rows.map((row) => ({ ...row, next: row.places.at(-1) === -1 ? row.places.length : 0, isRetried: false })),
@@ -109,6 +108,7 @@ export class ForwardLoop {
         resolve,
         reject,
       };
+      for (const { text } of rows) text.isBusy = true;
       if (call.rows.some(needsSequence)) this.#waiting.push(call);
       else this.#active.push(call); // as it goes on, it waits for none that begins
       this.#running ??= this.#run();

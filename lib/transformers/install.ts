@@ -80,6 +80,8 @@ export class TransformersMemory {
   readonly #ours: CreateSession;
   readonly #pool: PagePool;
   readonly #sessions = new Set<DecoderSession>();
+  /** Sessions that are not open yet. */
+  readonly #opening = new Set<Promise<DecoderSession>>();
   readonly #loops = new Set<ForwardLoop>();
   readonly #warned = new Set<string>();
   #closing: Promise<void> | undefined;
@@ -128,6 +130,7 @@ export class TransformersMemory {
   async #close(): Promise<void> {
     const { InferenceSession } = this.#found.runtime;
     if (InferenceSession.create === this.#ours) InferenceSession.create = this.#stock;
+    await Promise.allSettled(this.#opening);
     const ends = await Promise.allSettled([...this.#sessions].map((session) => session.release()));
     this.#pool.close();
     for (const end of ends) if (end.status === 'rejected') throw end.reason;
@@ -145,8 +148,10 @@ export class TransformersMemory {
     if (this.#closing !== undefined) return stock();
     try {
       const plan = await readPlan(model, rest[0] as SessionOptions | undefined);
-      if (plan === undefined) return await stock();
-      return await this.#openSession(plan, rest[0] as SessionOptions | undefined);
+      if (plan === undefined || this.#closing !== undefined) return await stock();
+      const opening = this.#openSession(plan, rest[0] as SessionOptions | undefined);
+      this.#opening.add(opening);
+      return await opening.finally(() => this.#opening.delete(opening));
     } catch (error) {
       if (!isKvError(error, 'KV_MODEL_INVALID') && !isKvError(error, 'KV_ONNX_FAILED')) throw error;
       this.#warn(error.message);

@@ -14,6 +14,7 @@ import { fakeCublas } from '../helpers/fake-cublas.js';
 import { pageBytes, randomText, shapeOf, vocabularyTokens } from '../helpers/llama-shapes.js';
 import { removeFolder, writeLlama, randomLlama } from '../helpers/made-llama.js';
 import { hasCompiler } from '../helpers/native-probe.js';
+import { refusesAsync } from '../helpers/refuses.js';
 import { seedOf } from '../helpers/seed.js';
 import { slow } from '../runner/slow.js';
 
@@ -68,7 +69,7 @@ function scene(device: MockDevice, sequences: number, options: Partial<LlamaEngi
   const cache = openCache(device.driver, sequences);
   const engine = new LlamaEngine({ model, cache, ...options });
   const all = Array.from({ length: sequences }, () => cache.acquire());
-  const pass = async (count: number, call: 'prefill' | 'decode'): Promise<Float32Array> => {
+  const pass = async (count: number, call: 'prefill' | 'decode', firstToken = 0): Promise<Float32Array> => {
     const batch = cache.createBatch();
     const some = all.slice(0, count);
     for (const sequence of some) batch.add(sequence, 1);
@@ -76,7 +77,7 @@ function scene(device: MockDevice, sequences: number, options: Partial<LlamaEngi
     try {
       const { logits } = await engine[call]({
         length: count, slots: Int32Array.from(some, ({ slot }) => slot), positions: Int32Array.from(some, ({ length }) => length),
-        tokenCounts: new Int32Array(count).fill(1), tokens: Int32Array.from(some, (_, index) => (7 * index) % vocabularyTokens),
+        tokenCounts: new Int32Array(count).fill(1), tokens: Int32Array.from(some, (_, index) => index === 0 ? firstToken : (7 * index) % vocabularyTokens),
         wantsLogits: new Uint8Array(count).fill(1),
       });
       return logits.slice(0, count * vocabularyTokens);
@@ -153,6 +154,42 @@ test('a replay that fails is over, and the next one is right', async (t) => {
     t.deepEqual(await pass(2, 'decode'), expected, call);
   }
   close();
+});
+
+test('a captured step refuses a token that is not in the vocabulary, before anything is queued', async (t) => {
+  const device = openDevice();
+  const { pass, close } = scene(device, 2);
+  const expected = await pass(2, 'decode');
+  for (const token of [-1, vocabularyTokens, 2 ** 31 - 1]) {
+    await refusesAsync(t, pass(2, 'decode', token), 'KV_INVALID_OPTION', { option: 'pass.tokens[0]', received: token });
+  }
+  t.deepEqual(await pass(2, 'decode'), expected);
+  close();
+});
+
+test('closing goes on where the device refused to end a graph', async (t) => {
+  const device = openDevice();
+  const { engine, pass, close } = scene(device, 2);
+  await pass(2, 'decode');
+  device.failCall('cuGraphExecDestroy');
+  t.throws(() => { engine.close(); }, { code: 'KV_DRIVER_CALL_FAILED' });
+  await refusesAsync(t, pass(2, 'decode'), 'KV_CLOSED', { owner: 'LlamaEngine' });
+  engine.close();
+  t.throws(close, { message: /clean:\n- not given back: 1 graph$/ }, 'all but that graph is given back');
+  device.close();
+});
+
+test('a closed engine says so, and takes no memory for captured steps', async (t) => {
+  for (const passes of ['awaited', 'blocking'] as const) {
+    const device = openDevice();
+    const { engine, pass, close } = scene(device, 2, { decoding: 'captured', passes });
+    await pass(2, 'prefill');
+    engine.close();
+    const before = device.leaks();
+    await refusesAsync(t, pass(2, 'decode'), 'KV_CLOSED', { owner: 'LlamaEngine' });
+    t.deepEqual(device.leaks(), before, passes);
+    close();
+  }
 });
 
 (hasCompiler ? slow('runs models on the simulated device') : test.skip)('with cuBLAS decoding is captured', async (t) => {

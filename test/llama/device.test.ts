@@ -9,6 +9,7 @@ import { MockDevice, type MockCall } from 'virtual-kv/testing';
 import { Random } from '#internal/base/random.js';
 import { LlamaEngine } from '#internal/llama/engine.js';
 import { LlamaModel } from '#internal/llama/model.js';
+import { nativeOf } from '../helpers/native-of.js';
 import { removeFolder, writeLlama, randomLlama } from '../helpers/made-llama.js';
 
 const pageBytes = 2 ** 21;
@@ -125,6 +126,24 @@ test('engines on one device share one copy of the weights, which goes with the l
   t.is((await prefill(caches[1]!, second!)).length, 60);
   second!.close();
   for (const cache of caches) cache.close();
+  device.assertNoLeaks();
+  device.close();
+});
+
+test('an engine that is closed in the middle of a pass waits for what is queued before its memory goes', async (t) => {
+  const device = openDevice('manual');
+  const cache = openCache(device.driver);
+  const engine = new LlamaEngine({ model, cache });
+  let end = (): void => {};
+  const slow = (): Promise<void> => new Promise((resolve) => { end = resolve; }); // the thread that waits has not begun
+  Object.defineProperty(nativeOf(device.driver), 'synchronizeAsync', { value: slow });
+  const pass = t.throwsAsync(prefill(cache, engine), { code: 'KV_ABORTED' });
+  t.true(device.pendingWork > 0);
+  engine.close();
+  t.deepEqual(device.misuses(), []);
+  end();
+  await pass;
+  cache.close();
   device.assertNoLeaks();
   device.close();
 });

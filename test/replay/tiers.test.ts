@@ -7,12 +7,13 @@ import * as path from 'node:path';
 
 import test from 'ava';
 
-import { diskTier, hostTier } from 'virtual-kv';
+import { diskTier, Driver, hostTier } from 'virtual-kv';
 
 import { replay } from '#internal/replay/replay.js';
 import { isSound } from '#internal/replay/result.js';
 import { SourceTimeline } from '#internal/replay/source-timeline.js';
 import type { TraceRequest } from '#internal/replay/trace-request.js';
+import { PlainTier } from '../cache/tiers/plain-tier.js';
 import { replaceProcessClock } from '../helpers/patient.js';
 import { slow } from '../runner/slow.js';
 
@@ -85,4 +86,12 @@ test('a timeline of sources keeps every token, however long the run', (t) => {
   t.true(timeline.points().length <= 256);
   for (let ms = 1; ms <= 100; ms += 1) timeline.firstToken('b', ms);
   t.deepEqual(timeline.firstTokenTimes(), { b: { requests: 100, p10Ms: 11, p50Ms: 51, p90Ms: 91 } });
+});
+
+test('where a tier fails to close, a replay fails with its error, and has closed all else', async (t) => {
+  using driver = Driver.open('host');
+  const tier = new PlainTier('plain');
+  tier.close = () => Promise.reject(new Error('no space is left'));
+  await t.throwsAsync(replay({ ...common, driver, trace: trace().slice(0, 1), tiers: [tier] }), { message: 'no space is left' });
+  t.is(driver.memory().livePages, 0);
 });

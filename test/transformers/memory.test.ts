@@ -13,6 +13,7 @@ import { install } from 'virtual-kv/transformers';
 
 import { Random } from '#internal/base/random.js';
 
+import { PlainTier } from '../cache/tiers/plain-tier.js';
 import { replaceProcessClock } from '../helpers/patient.js';
 import { folderOf } from '../helpers/temporary-folder.js';
 import { seedOf } from '../helpers/seed.js';
@@ -373,6 +374,32 @@ transformersTest(
     t.is(past['past_key_values.0.key']!.location, 'cpu');
   },
 );
+
+transformersTest('a model that is still being loaded is closed with the others', async (t) => {
+  const tier = new PlainTier('slow');
+  const opened = new Promise<() => void>((resolve) => {
+    tier.open = () =>
+      new Promise<void>((open) => {
+        resolve(open);
+      });
+  });
+  const memory = installHere(t, { prefixCache: { tiers: [tier] } });
+  const loading = loadModel(t, writeModel(t, {}));
+  const open = await opened;
+  const closing = memory.close();
+  open();
+  const [model] = await Promise.all([loading, closing]);
+  t.deepEqual(memory.caches, []);
+  await t.throwsAsync(answersOf(model, batchOf(textsOf(1, 30)), 1), { code: 'KV_CLOSED' });
+});
+
+transformersTest('a prompt of more tokens than a text may have is refused by that, however many they are', async (t) => {
+  const { ours } = await openWorld(t, { form: {} });
+  for (const tokens of [33_000, 200_000]) {
+    const prompt = new Array<number>(tokens).fill(1);
+    await t.throwsAsync(async () => ours(batchOf([prompt])), { code: 'KV_LENGTH_OUT_OF_RANGE' });
+  }
+});
 
 test('a transformers.js older than 4 is refused, since its sessions could not tell which logits it wants', (t) => {
   const from = folderOf(t);

@@ -113,7 +113,7 @@ function endTokensOf(values: ReadonlyMap<string, GgufValue>): number[] {
 export const rotaryFactors = 'rope_freqs.weight';
 
 /** The scaling that a file's tensor says, of heads of `headDim`; undefined where it has none. Throws KV_MODEL_INVALID. */
-export function readRotaryFactors({ file, tensors }: GgufFile, headDim: number): RopeScaling | undefined {
+function readRotaryFactors({ file, tensors }: GgufFile, headDim: number): RopeScaling | undefined {
   const tensor = tensors.get(rotaryFactors);
   if (tensor === undefined) return undefined;
   const bytes = Buffer.alloc(tensor.bytes);

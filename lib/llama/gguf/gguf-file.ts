@@ -146,5 +146,5 @@ const rows: readonly Row[] = [
 ];
 
 /** Types by their numbers in a file. */
-export const ggmlTypes: ReadonlyMap<number, GgmlType> = new Map(
+const ggmlTypes: ReadonlyMap<number, GgmlType> = new Map(
   rows.map(([number, name, blockElements, blockBytes, dtype]) => [number, { name, blockElements, blockBytes, dtype }]));
