@@ -49,7 +49,10 @@ export type NativeStoreAnswer = (id: number, error: Error | undefined, numbers: 
 export interface NativeStore {
   /** numbers: blocks that have a file; bytes of the folder, and of each unfinished file that could not be deleted; bytes: their keys. */
   open(id: number): void;
-  /** Blocks from the `first` on. bytes: block-header.ts reads them; numbers: bytes of files that cannot be read, how many. */
+  /**
+   * Blocks from the `first` on. bytes: block-header.ts reads them; behind them, keys of blocks whose files cannot be
+   * read or deleted; numbers: the bytes of each of these files.
+   */
   scan(id: number, first: number, count: number): void;
   /** numbers: the index of a put state; what is left of a failure: 0 nothing, 1 the new file, 2 the block's. */
   put(

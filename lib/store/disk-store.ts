@@ -52,6 +52,7 @@ const verifySpec = { onProgress: optional(callable<(progress: VerifyProgress) =>
 
 /** Headers that are read at a time when a store is opened. */
 const scannedAtATime = 64;
+const keyBytes = 32;
 /** What a folder takes for the name of a file, at most and about. */
 export const nameBytes = 256;
 /** Of a store without blocks: its folder, identity and lock. */
@@ -67,8 +68,10 @@ export class DiskStore {
   readonly #coming = new Map<string, Block>();
   /** By key: what is done to its file last. */
   readonly #changes = new Map<string, Promise<unknown>>();
-  /** By name: bytes of files that the disk refused to delete. */
+  /** By name: bytes of files that the disk refused to delete, or to read when the store was opened. */
   readonly #left = new Map<string, number>();
+  /** Of these, the latter: they stay, as they may be readable another time. */
+  readonly #unread = new Set<string>();
   readonly #underWay = new Set<Promise<unknown>>();
   readonly #ownBytes: number;
   /** Of the files of blocks, those that are being written, deleted or left included; and how many there are. */
@@ -293,7 +296,8 @@ export class DiskStore {
 
   /** Tries again to delete what was left. Does not reject. */
   #deleteLeft(): Promise<unknown> {
-    return Promise.allSettled([...this.#left.keys()].map((name) => {
+    const names = [...this.#left.keys()].filter((name) => !this.#unread.has(name));
+    return Promise.allSettled(names.map((name) => {
       const key = name.slice(0, name.indexOf('.'));
       return this.#changes.get(key) ?? this.#after([key], () => this.#delete([[name, undefined]]));
     }));
@@ -343,7 +347,7 @@ export class DiskStore {
       bytes: this.#bytes,
       fileBytes: this.#usedBytes,
       limitBytes: bytes,
-      leftFiles: this.#left.size,
+      leftFiles: this.#left.size - this.#unread.size,
       queuedBytes: this.#queuedBytes,
       refusedPuts: this.#refusedPuts,
       ...counts,
@@ -420,12 +424,16 @@ export class DiskStore {
       while (next < files) {
         const first = next;
         next += scannedAtATime;
-        const { numbers, bytes } = await this.#calls.ask(this, (id) => {
+        const { numbers: unread, bytes } = await this.#calls.ask(this, (id) => {
           this.#native.scan(id, first, scannedAtATime);
         });
-        this.#fileBytes += numbers[0]!; // what cannot be read now may be another time
-        this.#files += numbers[1]!;
-        for (const one of readScan(bytes)) scanned.push(one);
+        const end = bytes.length - keyBytes * unread.length;
+        for (const one of readScan(bytes.subarray(0, end))) scanned.push(one);
+        for (const [index, key] of keysIn(bytes.subarray(end)).entries()) {
+          this.#take(unread[index]!);
+          this.#left.set(nameOf(key, 'block'), unread[index]!);
+          this.#unread.add(nameOf(key, 'block'));
+        }
       }
     }));
     for (const { block, headerBytes } of scanned.sort((a, b) => a.modifiedMs - b.modifiedMs)) {
@@ -481,6 +489,7 @@ export class DiskStore {
     const fileBytes = this.#left.get(name);
     if (fileBytes === undefined) return;
     this.#left.delete(name);
+    this.#unread.delete(name);
     this.#give(fileBytes);
   }
 

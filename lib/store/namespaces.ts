@@ -1,7 +1,7 @@
 // The stores of a directory, whatever their namespaces: for tools that look after them and do not know what they are
 // of.
 
-import { closeSync, existsSync, openSync, readdirSync, readSync } from 'node:fs';
+import { closeSync, constants, existsSync, openSync, readdirSync, readSync } from 'node:fs';
 import path = require('node:path');
 
 import { createError } from '../base/errors.js';
@@ -48,16 +48,18 @@ function namesIn(directory: string): string[] {
 
 /**
  * The digest that a store's identity names, its first half as the folder is named: so the store itself says where the
- * two differ.
+ * two differ, or what the identity is that cannot be read.
  */
 function digestOf(identity: string): Uint8Array {
   const digest = new Uint8Array(digestBytes);
-  const file = openSync(identity, 'r');
   try {
-    readSync(file, digest, 0, digestBytes, digestAt);
-  } finally {
-    closeSync(file);
-  }
+    const file = openSync(identity, constants.O_RDONLY | constants.O_NONBLOCK); // a pipe would be waited for
+    try {
+      readSync(file, digest, 0, digestBytes, digestAt);
+    } finally {
+      closeSync(file);
+    }
+  } catch { /* the store says it */ }
   const folder = path.basename(path.dirname(identity)).slice('kvs-'.length);
   digest.set(Buffer.from(folder, 'hex'));
   return digest;

@@ -97,7 +97,8 @@ export interface RemoveResult {
   /**
    * Whether the files are gone, those of removals before too (with durability `sync`: also after a loss of power).
    * False where the disk refused: the blocks are gone for this process, the store tries again with later changes, and
-   * until then they may be back after a restart.
+   * until then they may be back after a restart. Also false while there are files that it refused to read when the
+   * store was opened: they may be of any block.
    */
   readonly isRecorded: boolean;
 }

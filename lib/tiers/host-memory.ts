@@ -74,7 +74,10 @@ export class HostMemory {
     return order === ownOrder ? bytes : this.#unit * 2 ** order;
   }
 
-  /** `bytes` bytes of anything; undefined: there is no piece of that size, and no room for another chunk. */
+  /**
+   * `bytes` bytes of anything; undefined: there is no piece of that size, and no room for another chunk, or the system
+   * refuses it.
+   */
   take(bytes: number): Uint8Array | undefined {
     const order = this.#orderOf(bytes);
     const piece = order === ownOrder ? this.#takeOwn(bytes) : this.#takePiece(order);
@@ -90,9 +93,10 @@ export class HostMemory {
   }
 
   #takeOwn(bytes: number): Piece | undefined {
-    if (this.#chunkTotalBytes + bytes > this.#limitBytes) return undefined;
+    const memory = this.#chunkTotalBytes + bytes > this.#limitBytes ? undefined : bufferOf(bytes, this.#isHuge);
+    if (memory === undefined) return undefined;
     this.#chunkTotalBytes += bytes;
-    return { chunk: { ...bufferOf(bytes, this.#isHuge), free: [] }, start: 0, order: ownOrder };
+    return { chunk: { ...memory, free: [] }, start: 0, order: ownOrder };
   }
 
   /** Gives back what `take` returned, the same array. */
@@ -134,10 +138,11 @@ export class HostMemory {
     const most = Math.floor((this.#limitBytes - this.#chunkTotalBytes) / wholeBytes);
     const pieces =
       Math.min(most, Math.max(1, Math.floor(Math.min(chunkBytes, this.#limitBytes / leastChunks) / wholeBytes)));
-    if (pieces < 1) return [];
+    const memory = pieces < 1 ? undefined : bufferOf(pieces * wholeBytes, this.#isHuge);
+    if (memory === undefined) return [];
     const free = Array.from({ length: this.#wholeOrder + 1 }, () => new Set<number>());
     for (let piece = 0; piece < pieces; piece += 1) free[this.#wholeOrder]!.add(piece * wholeBytes);
-    const chunk = { ...bufferOf(pieces * wholeBytes, this.#isHuge), free };
+    const chunk = { ...memory, free };
     this.#chunkTotalBytes += pieces * wholeBytes;
     this.#chunks.push(chunk);
     return [chunk];
@@ -149,9 +154,14 @@ export class HostMemory {
   }
 }
 
-/** Memory of so many bytes from `base` on, which is a page's start. */
-function bufferOf(bytes: number, isHuge: boolean): { readonly buffer: SharedArrayBuffer; readonly base: number } {
-  const buffer = new SharedArrayBuffer(bytes + pageBytes);
+/** Memory of so many bytes from `base` on, which is a page's start; undefined: the system refuses it. */
+function bufferOf(bytes: number, isHuge: boolean): Omit<Chunk, 'free'> | undefined {
+  let buffer: SharedArrayBuffer;
+  try {
+    buffer = new SharedArrayBuffer(bytes + pageBytes);
+  } catch { // a RangeError, as all that can be wrong with it
+    return undefined;
+  }
   const memory = new Uint8Array(buffer);
   if (isHuge) native().preferHugePages(memory);
   const inPage = Number(native().addressOf(memory) % BigInt(pageBytes));

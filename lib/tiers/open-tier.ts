@@ -12,8 +12,9 @@ import {
   type BlockAbsence, readBorrowed, readGet, readPut, readRemoval, readStatistics, readTokensGet, TierCalls, TierCounts,
 } from './tier-calls.js';
 import { type BlockWorth, TierContents } from './tier-contents.js';
-import type {
-  BlockRecord, BorrowedBlock, GetMiss, PutRefusal, Tier, TierGet, TierPut, TierStatistics, TierTokens, TierTokensGet,
+import {
+  type BlockRecord, type BorrowedBlock, type GetMiss, isTierInUse, type PutRefusal, type Tier, type TierGet,
+  type TierPut, type TierStatistics, type TierTokens, type TierTokensGet,
 } from './tier.js';
 
 /** A payload that can be loaded, until `release`. */
@@ -58,6 +59,8 @@ export class OpenTier {
   /** By block key: why it does not have a block that it had or was offered. */
   readonly absences = new RecentMap<BlockAbsence>(4096);
   state: 'opening' | 'open' | 'failed' | 'closed' = 'opening';
+  /** Whether it works for another cache, which closes it. */
+  #isAnothers = false;
   /** Whether it gave its statistics when it was last asked. */
   #hasStatistics = true;
   /** Ends what reads of it. */
@@ -181,14 +184,14 @@ export class OpenTier {
     block: StoredBlock, bytes: number, scratch: HostMemory, signal: AbortSignal | undefined,
   ): Promise<Fetched | Missed> {
     return this.tier.borrow === undefined ? this.#get(block, bytes, scratch, signal)
-      : Promise.resolve(this.borrow(block));
+      : Promise.resolve(this.borrow(block, bytes));
   }
 
   /** The block's payload in the tier's own memory; a tier that lends none has none there. */
-  borrow(block: StoredBlock): Fetched | Missed {
+  borrow(block: StoredBlock, bytes: number): Fetched | Missed {
     let borrowed: BorrowedBlock | undefined;
     try {
-      borrowed = readBorrowed(this.tier.borrow?.(block.key), this.tier.name, this.#stripes);
+      borrowed = readBorrowed(this.tier.borrow?.(block.key), this.tier.name, bytes, this.#stripes);
     } catch (error) { // a tier of the user's that throws
       this.#report(error);
       return { reason: 'failed' };
@@ -197,8 +200,9 @@ export class OpenTier {
       if (this.tier.borrow !== undefined) this.#lose(block, 'lost');
       return { reason: 'absent' };
     }
+    const release = (): void => this.#atOnce(() => borrowed.release());
     if (!this.#isStored(block, borrowed.sums)) {
-      borrowed.release();
+      release();
       this.damaged(block);
       return { reason: 'corrupt' };
     }
@@ -210,7 +214,7 @@ export class OpenTier {
         if (isOver) return;
         isOver = true;
         this.contents.endReading(block);
-        borrowed.release();
+        release();
       },
     };
   }
@@ -312,12 +316,18 @@ export class OpenTier {
     return [...this.#underWay].filter(([, { isWanted }]) => !isWanted()).map(([over]) => over);
   }
 
+  /** It could not be opened. */
+  failed(error: unknown): void {
+    this.state = 'failed';
+    this.#isAnothers = isTierInUse(error);
+  }
+
   /** Ends it once it has opened. Rejects with what a tier of the user's throws. */
   async close(): Promise<void> {
     this.cancelReads();
     this.state = 'closed';
     await this.opened;
-    await this.calls.track(this.tier.close());
+    if (!this.#isAnothers) await this.calls.track(this.tier.close());
   }
 
   // What a tier answers at once. What one of the user's throws is reported, and the call counts as not answered.

@@ -13,7 +13,10 @@ import type { RedisConnection } from './redis/redis-connection.js';
 import { laneNames, RedisLane, type LaneName, type LaneResult } from './redis/redis-lane.js';
 import { readRedisOptions, type RedisTierOptions, type RedisTierSettings } from './redis/redis-options.js';
 import { decodeValue, encodeValue, maxHeaderBytes, type RedisValue, type ValueProblem } from './redis/redis-value.js';
-import type { BlockRecord, Tier, TierContext, TierGet, TierPut, TierRemoval, TierStatistics } from './tier.js';
+import {
+  type BlockRecord, type Tier, type TierContext, type TierGet, tierInUse, type TierPut, type TierRemoval,
+  type TierStatistics,
+} from './tier.js';
 
 export type { RedisClient } from './redis/redis-client.js';
 export type { RedisBreakerOptions, RedisTierOptions } from './redis/redis-options.js';
@@ -67,9 +70,8 @@ class RedisTier implements Tier {
   }
 
   async open(context: TierContext): Promise<void> {
-    if (this.#lanes !== undefined || this.#isClosed) {
-      throw createError('KV_CLOSED', { operation: 'open a tier twice', owner: 'RedisTier' });
-    }
+    if (this.#isClosed) throw createError('KV_CLOSED', { operation: 'open a tier twice', owner: 'RedisTier' });
+    if (this.#lanes !== undefined) throw tierInUse('redisTier');
     this.#namespace = context.namespace;
     this.#headerBytes = maxHeaderBytes(context.blockTokens);
     this.#lanes = {

@@ -69,7 +69,7 @@ const missText = "`{ isFound: false, reason }`, the reason being 'absent', 'corr
 /** Of `get`. `stripes`: of a block. */
 export function readGet(answer: unknown, tier: string, stripes: number): TierGet {
   const { isFound, sums, record, reason, error } = (answer ?? {}) as Record<string, unknown>;
-  if (isFound === true && areSums(sums, stripes)) return { isFound, sums, record: record as undefined };
+  if (isFound === true && areSums(sums, stripes)) return { isFound, sums, record: (record ?? undefined) as undefined };
   if (isFound === false && misses.includes(reason)) return { isFound, reason: reason as GetMiss, error };
   return { isFound: false, reason: 'failed', error: noAnswer(
     tier, 'get', `\`{ isFound: true, sums }\`, a Uint32Array of one for each stripe, or ${missText}`, answer) };
@@ -105,16 +105,18 @@ export function readRemoval(answer: unknown): TierRemoval {
   return isRemoved === false ? { isRemoved, error } : { isRemoved: true };
 }
 
-/** Of `borrow`: undefined where it has no such block. Throws KV_INVALID_OPTION for what is no answer. */
-export function readBorrowed(answer: unknown, tier: string, stripes: number): BorrowedBlock | undefined {
+/**
+ * Of `borrow` of a payload of so many bytes: undefined where it has no such block. Throws KV_INVALID_OPTION for what is
+ * no answer.
+ */
+export function readBorrowed(answer: unknown, tier: string, bytes: number, stripes: number): BorrowedBlock | undefined {
   if (answer === undefined) return undefined;
   const { payload, sums, release } = (answer ?? {}) as Record<string, unknown>;
-  if (typedArrayKind(payload) === 'Uint8Array' && areSums(sums, stripes) && typeof release === 'function') {
-    return answer as BorrowedBlock;
-  }
+  if (typedArrayKind(payload) === 'Uint8Array' && lengthOf(payload as Uint8Array) === bytes && areSums(sums, stripes)
+    && typeof release === 'function') return answer as BorrowedBlock;
   throw noAnswer(
     tier, 'borrow',
-    '`{ payload, sums, release }`, a Uint8Array, a Uint32Array of one for each stripe and a function, or undefined',
+    `\`{ payload, sums, release }\`, a Uint8Array of ${bytes} bytes, a Uint32Array of one for each stripe and a function, or undefined`,
     answer);
 }
 
@@ -136,6 +138,8 @@ function areSums(sums: unknown, stripes: number): sums is Uint32Array {
 }
 
 function noAnswer(tier: string, method: string, answer: string, received: unknown): Error {
+  // An async method that fails ends no process; that it is async is reported.
+  if (received instanceof Promise) received.catch(() => {});
   return createError('KV_INVALID_OPTION', {
     reason: 'type', owner: 'Tier', option: `${tier}.${method}`, expected: `a method whose answer is ${answer}`,
     received,

@@ -72,8 +72,8 @@ export class TierSet {
   readonly #roots = new Map<string, string>();
   readonly #tokenBytes: number;
   readonly #reuse = new TextReuse(randomInt(2 ** 48 - 1));
-  /** What was dropped before all tiers were open. */
-  readonly #droppedWhileOpening: TextScope[] = [];
+  /** What was dropped before all tiers were open, and those that took no note of it. */
+  readonly #droppedWhileOpening: { readonly scope: TextScope; readonly unreached: Set<OpenTier> }[] = [];
   #opening: Promise<void> | undefined;
   #isClosed = false;
   #uses = 0;
@@ -194,7 +194,7 @@ export class TierSet {
       if (at < 0) break;
       const [first] = rest.splice(at, 1) as [OpenTier];
       const isTaken = await put(first) && first === lent.lender;
-      const kept = first.has(block) ? first.borrow(block) : undefined;
+      const kept = first.has(block) ? first.borrow(block, this.bytesOf(block.tokens.length)) : undefined;
       if (kept !== undefined && 'payload' in kept) { // the others write what it keeps, which stays as it is
         if (!isTaken) this.giveBack(lent);
         await Promise.all(rest.map(({ puts }) => puts.room()));
@@ -209,7 +209,8 @@ export class TierSet {
 
   /** Copies a block from a tier that has it in memory to others that want it; nothing happens where none has. */
   async spread(block: StoredBlock, wanting: readonly OpenTier[]): Promise<void> {
-    const kept = this.all.find((open) => open.tier.borrow !== undefined && open.has(block))?.borrow(block);
+    const kept = this.all.find((open) => open.tier.borrow !== undefined && open.has(block))
+      ?.borrow(block, this.bytesOf(block.tokens.length));
     if (kept !== undefined && 'payload' in kept) await this.#spread(block, kept, wanting, this.clears);
   }
 
@@ -301,15 +302,17 @@ export class TierSet {
     scope: TextScope, isAnswered: (work: Promise<unknown>, open: OpenTier) => Promise<boolean>,
   ): Promise<DroppedBlocks> {
     const opening = this.all.filter(({ state, opened }) => state === 'opening' && opened !== undefined);
-    if (opening.length > 0) this.#droppedWhileOpening.push(scope);
+    const unreached = new Set<OpenTier>();
+    if (opening.length > 0) this.#droppedWhileOpening.push({ scope, unreached });
     const blocks = this.#take(scope);
-    const names = await Promise.all(this.all.map(async (each) => {
+    await Promise.all(this.all.map(async (each) => {
       const work = opening.includes(each)
         ? each.opened!.then(() => each.state === 'open')
         : this.#dropFrom(each, blocks, scope);
-      return await isAnswered(work, each) && await work ? undefined : each.tier.name;
+      if (!await isAnswered(work, each) || !await work) unreached.add(each);
     }));
-    return { blocks: blocks.length, unreachedTiers: names.filter((name) => name !== undefined) };
+    const unreachedTiers = this.all.filter((each) => unreached.has(each)).map(({ tier }) => tier.name);
+    return { blocks: blocks.length, unreachedTiers };
   }
 
   /** Returns whether the tier took note. */
@@ -373,7 +376,7 @@ export class TierSet {
     const failures: unknown[] = [];
     await Promise.all(this.all.map((open) => {
       open.opened = this.#openOne(open).catch((error: unknown) => {
-        open.state = 'failed';
+        open.failed(error);
         failures.push(error);
       });
       return open.opened;
@@ -406,11 +409,14 @@ export class TierSet {
       found.clear();
     }
     if (this.#isClosed) return;
-    this.#adopt(open, [...found.values()]);
     open.state = 'open';
-    await Promise.all(this.#droppedWhileOpening.map((scope) => { // what was stored anew meanwhile goes with it
-      const blocks = this.#take(scope);
-      return Promise.all(this.all.map((each) => this.#dropFrom(each, blocks, scope)));
+    this.#adopt(open, [...found.values()]);
+    await Promise.all(this.#droppedWhileOpening.map(({ scope, unreached }) => {
+      const blocks = this.#take(scope); // what was stored anew meanwhile goes with it
+      return Promise.all(this.all.map(async (each) => {
+        const isGone = await this.#dropFrom(each, blocks, scope);
+        if (each === open && !isGone) unreached.add(open);
+      }));
     }));
   }
 
@@ -439,7 +445,7 @@ export class TierSet {
       open.add(block, bytes, sums);
       if (block.level > told) open.setLevel(key, block.level);
     }
-    if (useless.length > 0) open.tier.remove(useless).catch(this.#options.report);
+    if (useless.length > 0) void open.drop([], useless);
   }
 
   async #spread(

@@ -302,11 +302,20 @@ export function checkTierOrder(tiers: readonly Tier[], place: FieldPlace): reado
   });
 }
 
+const inUse = new WeakSet<object>();
+
 /** A tier is given to a second cache, or to one again. */
 export function tierInUse(owner: string): Error {
-  return createError('KV_INVALID_OPTION', {
+  const error = createError('KV_INVALID_OPTION', {
     reason: 'range', owner: 'KvCache', option: 'prefixCache.tiers', expected: 'a tier that no cache was given before',
     received: owner,
     hint: 'Make one for each cache.',
   });
+  inUse.add(error);
+  return error;
+}
+
+/** Whether `tierInUse` made it. */
+export function isTierInUse(error: unknown): boolean {
+  return typeof error === 'object' && error !== null && inUse.has(error);
 }

@@ -14,10 +14,8 @@ double Number(PutState state) { return static_cast<double>(state); }
 double Number(LeftFile left) { return static_cast<double>(left); }
 double Number(uint64_t value) { return static_cast<double>(value); }
 
-// Counts a file in the answer of a scan that stays though it is no block.
-void Leave(const FoundHeader& found, Answer& answer) {
-  answer.numbers[0] += Number(ToBlocks(found.file_bytes));
-  answer.numbers[1] += 1;
+void AddKey(const Key& key, std::vector<uint8_t>& bytes) {
+  bytes.insert(bytes.end(), key.bytes.begin(), key.bytes.end());
 }
 
 }  // namespace
@@ -43,7 +41,7 @@ bool DiskStore::SyncAll() {
   for (const std::string& name : lost) {
     Key key;
     (void)Key::FromHex(std::string_view(name).substr(0, 2 * key.bytes.size()), key);
-    answer.bytes.insert(answer.bytes.end(), key.bytes.begin(), key.bytes.end());
+    AddKey(key, answer.bytes);
   }
   if (!lost.empty()) deliver_(std::move(answer));
   return is_good;
@@ -60,7 +58,7 @@ void DiskStore::Open(int64_t id) {
       answer.numbers = {Number(keys_.size()), Number(folder_->own_bytes())};
       for (const StoreFolder::Left& left : folder_->left()) {
         answer.numbers.push_back(Number(left.bytes));
-        answer.bytes.insert(answer.bytes.end(), left.key.bytes.begin(), left.key.bytes.end());
+        AddKey(left.key, answer.bytes);
       }
     } else {
       folder_.reset();
@@ -71,21 +69,28 @@ void DiskStore::Open(int64_t id) {
 
 void DiskStore::Scan(int64_t id, uint64_t first, uint64_t count) {
   queue_.AddRead([this, id, first, count](AlignedBuffer& scratch) {
-    Answer answer = {id, {}, {}, {0, 0}, {}};
+    Answer answer = {id, {}, {}, {}, {}};
+    std::vector<uint8_t> left;
     const uint64_t end = std::min<uint64_t>(keys_.size(), first + count);
     for (uint64_t k = first; k < end && answer.status.ok();) {
       std::vector<std::unique_ptr<BlockFile>> files;
       for (uint64_t ahead = k; ahead < std::min(end, k + kFilesAhead); ++ahead)
         files.push_back(reader_.OpenAhead(keys_[ahead]));
       for (size_t at = 0; at < files.size() && answer.status.ok(); ++at, ++k)
-        answer.status = ScanOne(keys_[k], std::move(files[at]), scratch, answer);
+        answer.status = ScanOne(keys_[k], std::move(files[at]), scratch, answer, left);
     }
+    answer.bytes.insert(answer.bytes.end(), left.begin(), left.end());
     deliver_(std::move(answer));
   });
 }
 
-Status DiskStore::ScanOne(const Key& key, std::unique_ptr<BlockFile> file, AlignedBuffer& scratch, Answer& answer) {
+Status DiskStore::ScanOne(const Key& key, std::unique_ptr<BlockFile> file, AlignedBuffer& scratch, Answer& answer,
+                          std::vector<uint8_t>& left) {
   FoundHeader found;
+  const auto leave = [&] {
+    answer.numbers.push_back(Number(ToBlocks(found.file_bytes)));
+    AddKey(key, left);
+  };
   switch (reader_.ReadHeaderOf(key, file.get(), found, scratch)) {
     case ReadState::kGood: {
       const auto used = static_cast<uint32_t>(found.header.used_bytes());
@@ -101,14 +106,14 @@ Status DiskStore::ScanOne(const Key& key, std::unique_ptr<BlockFile> file, Align
       ++context_.counters.damaged_files;
       if (const int error = context_.calls.Unlink(context_.PathOf(BlockName(key)))) {
         context_.Failed("unlink", error, context_.counters.failed_writes);
-        Leave(found, answer);
+        leave();
       }
       break;
     case ReadState::kAbsent:
       answer.path = context_.PathOf(BlockName(key));
       return Fail(Code::kStoreVersion, "block", found.version, kFormatVersion);
     case ReadState::kIo:  // it may be readable another time
-      Leave(found, answer);
+      leave();
       break;
   }
   return Ok();

@@ -48,8 +48,8 @@ class DiskStore {
   void Open(int64_t id);
   // Headers of the blocks from the `first` on, `count` at most, in an order that stays. Files that hold nothing of
   // their name are deleted. bytes: of each, the bytes of its header (u32), zeros (u32), when its file was written (f64,
-  // ms) and the header as docs/store-format.md has it, up to a multiple of 8; numbers: [bytes of files that cannot be
-  // read or deleted, how many they are]. kStoreVersion where one is of another format.
+  // ms) and the header as docs/store-format.md has it, up to a multiple of 8; behind all, keys of blocks whose files
+  // cannot be read or deleted. numbers: the bytes of each of these files. kStoreVersion where one is of another format.
   void Scan(int64_t id, uint64_t first, uint64_t count);
   // `payload` stays until the answer. numbers: [a PutState, a LeftFile]
   void Put(int64_t id, BlockHeader header, std::span<const uint8_t> payload);
@@ -72,7 +72,9 @@ class DiskStore {
 
  private:
   bool SyncAll();
-  Status ScanOne(const Key& key, std::unique_ptr<BlockFile> file, AlignedBuffer& scratch, Answer& answer);
+  // `left`: keys of blocks whose files stay, and are none that can be read.
+  Status ScanOne(const Key& key, std::unique_ptr<BlockFile> file, AlignedBuffer& scratch, Answer& answer,
+                 std::vector<uint8_t>& left);
 
   StoreContext context_;
   OpenBlocks open_blocks_;

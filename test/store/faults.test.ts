@@ -139,13 +139,22 @@ test('a header that could not be read when a store was opened leaves its block a
   t.false(store.has(keyOf(1)) || store.has(keyOf(2)));
   t.like(store.stats(), { blocks: 0, damagedFiles: 0, failedReads: 2, lastError: 'preadv: EIO' });
   t.true(store.stats().fileBytes >= 2 * 8 * KiB, 'their room counts');
+  t.false((await store.remove([])).isRecorded, 'a restart may find in them what was to be removed');
+  const { fileBytes } = store.stats();
   t.deepEqual(await put(store, 1, 2), { stored: true });
+  t.like(store.stats(), { fileBytes, leftFiles: 0 }, 'it takes the place of the file that was there');
   await assertExact(t, store, 1, 2);
   await store.close();
   await withStore(options(directory), async (again) => {
     await assertExact(t, again, 1, 2);
     await assertExact(t, again, 2, 1);
   });
+  faults.add({ call: 'read', nth: 3, error: 'EIO' });
+  const third = await faults.open(options(directory, { threads: 1 }));
+  const gone = [1, 2].map(keyOf);
+  t.like(await third.remove(gone), { removed: 1, isRecorded: true }, 'nothing unread is left');
+  assertAccounts(t, third, directory);
+  await third.close();
 }));
 
 test('a refused sync of a put is told as failed, and leaves nothing', (t) => inFolder(async (directory) => {

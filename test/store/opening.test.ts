@@ -6,6 +6,7 @@ import * as path from 'node:path';
 import test from 'ava';
 
 import { DiskStore } from '#internal/store/disk-store.js';
+import { openNamespaces } from '#internal/store/namespaces.js';
 import { StoreFaults } from '#internal/store/store-faults.js';
 import { crc32c } from '../helpers/crc32c.js';
 import { refusesAsync } from '../helpers/refuses.js';
@@ -56,6 +57,15 @@ test('a folder of something else, a damaged identity and another version are ref
   await t.throwsAsync(DiskStore.open(options(`${directory}/other`)), { code: 'KV_STORE_FOREIGN' });
   t.deepEqual(readdirSync(folderOf(`${directory}/other`)), ['notes.txt']);
 }));
+
+for (const [kind, code] of [['folder', 'KV_STORE_UNAVAILABLE'], ['pipe', 'KV_STORE_FOREIGN']] as const) {
+  test(`a ${kind} in the place of an identity is refused where all stores of a directory are looked for`, (t) => inFolder(async (directory) => {
+    const identity = path.join(directory, `kvs-${'0'.repeat(32)}`, 'identity');
+    mkdirSync(kind === 'folder' ? identity : path.dirname(identity), { recursive: true });
+    if (kind === 'pipe') execFileSync('mkfifo', [identity]);
+    await t.throwsAsync(openNamespaces(directory).next(), { code });
+  }));
+}
 
 test('pipes in the place of files are not waited for', (t) => inFolder(async (directory) => {
   await withStore(options(directory), (store) => put(store, 1));

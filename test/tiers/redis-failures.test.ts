@@ -322,6 +322,7 @@ redisTest('nothing is left of a tier that was closed, whatever it was doing', as
   const namespace = namespaceOf(t);
   const blocks = blocksOf(namespace, 8, 512);
   const tier = await openTier(t, namespace, { url: server.url });
+  await t.throwsAsync(() => tier.open(contextOf(namespace)), { code: 'KV_INVALID_OPTION' });
   const running = blocks.flatMap((block) => [tier.put(block.record, block.payload), read(tier, block), tier.find([block.record.key])]);
   await tier.close();
   await Promise.all(running);

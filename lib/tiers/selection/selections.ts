@@ -63,7 +63,7 @@ export class Selections {
     this.checkRules('Prefixes.promote', 'selection', selection);
     const { promotions, tiers } = this.#options;
     const beganMs = performance.now();
-    await promotions.findElsewhere(
+    const unasked = await promotions.findElsewhere(
       { domain, text, isHint: false, deadlineMs: undefined }, signal ?? new AbortController().signal);
     const cachedTokens = promotions.cachedTokens(domain, text);
     const most = text.length - 1; // one is left to compute
@@ -80,7 +80,7 @@ export class Selections {
         owner: this, domain, rules: selection, text: text.slice(0, tokens), blocks: found,
       });
     }
-    const end = gone === undefined ? 'complete' : 'lost';
+    const end = gone !== undefined ? 'lost' : signal?.aborted === true ? 'aborted' : unasked ?? 'complete';
     return {
       cachedTokens, promotedTokens: 0, promotedFrom: {}, end, estimate: undefined, selected,
       milliseconds: performance.now() - beganMs,

@@ -5,16 +5,17 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
 import test, { type ExecutionContext } from 'ava';
 
-import { hostTier, isKvError, type PrefixDrop, type Tier } from 'virtual-kv';
+import { diskTier, hostTier, isKvError, type PrefixDrop, type Tier } from 'virtual-kv';
 
 import type { LoadClock } from '#internal/tiers/load-clock.js';
 import type { CacheBench, BenchOptions } from '../../helpers/cache.js';
 import { replaceProcessClock, timeLoadsBy } from '../../helpers/patient.js';
+import { folderOf } from '../../helpers/temporary-folder.js';
 import { SteppedClock } from '../../serving/stepped-clock.js';
 import { copied } from './copies-under-way.js';
 import { dropFromDevice, turn } from './device-index.js';
 import { PlainTier } from './plain-tier.js';
-import { benchOf, serve, textOf } from './tier-bench.js';
+import { benchOf, close, serve, textOf } from './tier-bench.js';
 
 const blocks = 40;
 const tokens = blocks * 16;
@@ -210,4 +211,17 @@ test('a cache that is closed reports a tier that does not answer, after the time
   unsubscribe('virtual-kv:late-error', hear);
   t.like(late, [{ error: { code: 'KV_TIER_STALLED' } }]);
   t.true(isKvError(await scene.tiers.close().catch((error: unknown) => error), 'KV_TIER_STALLED'));
+});
+
+test('a cache that is refused tiers which work for another leaves them to that one when it closes', async (t) => {
+  const tiers = [hostTier({ bytes: 2 ** 24 }), diskTier({ directory: folderOf(t), bytes: 2 ** 24 })];
+  const bench = benchOf(t, tiers);
+  await bench.cache.prefixes.tiers!.ready();
+  const other = benchOf(t, tiers);
+  await t.throwsAsync(other.cache.prefixes.tiers!.ready(), { code: 'KV_INVALID_OPTION' });
+  await close(other);
+  serve(bench, textOf(64), 3);
+  await bench.cache.prefixes.tiers!.settled();
+  await close(bench);
+  t.deepEqual(bench.cache.prefixes.tiers!.metrics().tiers.map(({ storedBlocks }) => storedBlocks), [4, 4]);
 });

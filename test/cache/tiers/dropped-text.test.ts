@@ -2,7 +2,7 @@
 
 import test from 'ava';
 
-import { diskTier, hostTier, type Tier, type TierPut, type TierRemoval } from 'virtual-kv';
+import { diskTier, firstAndLast, hostTier, type Tier, type TierPut, type TierRemoval } from 'virtual-kv';
 
 import { processClock } from '#internal/tiers/load-clock.js';
 import { timeLoadsBy } from '../../helpers/patient.js';
@@ -197,6 +197,22 @@ test('a tier that is still opening has nothing of it once it is open', async (t)
   await close(bench);
 });
 
+test('a tier that takes no note, once it is open, of what was dropped before is named', async (t) => {
+  const before = new PlainTier('mine');
+  const first = benchOf(t, [before]);
+  serve(first, one, 3);
+  await close(first);
+  const removal: TierRemoval = { isRemoved: false };
+  const again = Object.assign(new GatedTier('mine'), { remove: () => Promise.resolve(removal) });
+  for (const [key, block] of before.blocks) again.blocks.set(key, block);
+  const bench = benchOf(t, [again, new PlainTier('other')]);
+  const dropping = bench.cache.prefixes.drop({ tokens: one });
+  await turn();
+  again.release();
+  t.deepEqual((await dropping).unreachedTiers, ['mine']);
+  await close(bench);
+});
+
 for (const ends of ['opens', 'fails to open', 'never opens'] as const) {
   test(`text that is finished while a tier opens is stored in all that are open once it ${ends}`, async (t) => {
     const slow = ends === 'opens' ? new GatedTier('slow') : new PlainTier('slow');
@@ -210,6 +226,9 @@ for (const ends of ['opens', 'fails to open', 'never opens'] as const) {
     const tiers = prefixes.tiers!;
     serve(bench, one, 3);
     t.is((await prefixes.promote({ tokens: other })).end, 'unreachable');
+    const selection = { ratio: 0.5, selector: firstAndLast() };
+    t.is((await prefixes.promote({ tokens: other, selection })).end, 'unreachable');
+    t.is((await prefixes.promote({ tokens: other, selection, signal: AbortSignal.abort() })).end, 'aborted');
     if (slow instanceof GatedTier) slow.release();
     fail();
     await tiers.settled();

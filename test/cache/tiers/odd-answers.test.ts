@@ -1,13 +1,14 @@
 // Tiers of users that do not keep to the contract: what they answer costs hits, and nothing else.
 
-import test from 'ava';
+import test, { type ExecutionContext } from 'ava';
 import { Registry } from 'prom-client';
 
-import type { TierGet } from 'virtual-kv';
+import type { BorrowedBlock, TierGet } from 'virtual-kv';
 import { registerMetrics } from 'virtual-kv/prometheus';
 
 import { drivers } from '../../helpers/cache.js';
 import { dropFromDevice, turn } from './device-index.js';
+import { LendingTier } from './lending-tier.js';
 import { PlainTier } from './plain-tier.js';
 import { benchOf, close, serve, textOf } from './tier-bench.js';
 
@@ -48,6 +49,19 @@ for (const on of drivers) {
     });
   }
 
+  test(`a record that is null is none (${on})`, async (t) => {
+    const tier = new PlainTier('mine');
+    const bench = benchOf(t, [tier], { on });
+    const { prefixes } = bench.cache;
+    serve(bench, textOf(tokens), 3);
+    await prefixes.tiers!.settled();
+    dropFromDevice(bench.cache);
+    tier.get = async (key, payload) => ({ ...await answerOf(tier, key, payload), record: null as never });
+    t.like(await prefixes.promote({ tokens: textOf(tokens) }), { cachedTokens: tokens, end: 'complete' });
+    t.is(serve(bench, textOf(tokens), 3).wrong, 0);
+    await close(bench);
+  });
+
   test(`another block's bytes are not taken for the block's, with their own sums either (${on})`, async (t) => {
     const tier = new PlainTier('mine');
     const bench = benchOf(t, [tier], { on });
@@ -69,6 +83,46 @@ for (const on of drivers) {
   });
 }
 
+type Borrow = (borrowed: BorrowedBlock) => unknown;
+
+/** By what is wrong with them. */
+const oddBorrows: Readonly<Record<string, Borrow>> = {
+  'fewer bytes': (borrowed) => ({ ...borrowed, payload: borrowed.payload.subarray(1) }),
+  'more bytes': (borrowed) => ({ ...borrowed, payload: new Uint8Array(borrowed.payload.length + 1) }),
+  'a promise that is rejected': () => Promise.reject(new Error('mine')),
+};
+
+for (const [title, odd] of Object.entries(oddBorrows)) {
+  test(`a tier that lends ${title} has failed, and the text is computed`, async (t) => {
+    const tier = new LendingTier('mine');
+    const bench = benchOf(t, [tier]);
+    const { prefixes } = bench.cache;
+    serve(bench, textOf(tokens), 3);
+    await prefixes.tiers!.settled();
+    dropFromDevice(bench.cache);
+    tier.borrow = ((key: string) => odd(LendingTier.prototype.borrow.call(tier, key)!)) as LendingTier['borrow'];
+    t.like(await prefixes.promote({ tokens: textOf(tokens) }), { cachedTokens: 0, end: 'unreachable' });
+    await turn(); // unhandled rejections would be noticed
+    t.is(serve(bench, textOf(tokens), 3).wrong, 0);
+    await close(bench);
+  });
+}
+
+test('what ends reading may throw: it is reported, and all that was asked for is there', async (t) => {
+  const tier = new LendingTier('mine');
+  const bench = benchOf(t, [tier]);
+  const { prefixes } = bench.cache;
+  serve(bench, textOf(tokens), 3);
+  await prefixes.tiers!.settled();
+  dropFromDevice(bench.cache);
+  tier.borrow = (key) => ({
+    ...LendingTier.prototype.borrow.call(tier, key)!, release: () => { throw new Error('mine'); },
+  });
+  t.like(await prefixes.promote({ tokens: textOf(tokens) }), { cachedTokens: tokens, end: 'complete' });
+  t.is(bench.cache.metrics.lateErrors, tokens / 16);
+  await close(bench);
+});
+
 test('what a tier that was opened again gives is compared with the sums that it named then', async (t) => {
   const tier = new PlainTier('mine');
   const first = benchOf(t, [tier]);
@@ -88,6 +142,7 @@ const oddStatistics: Readonly<Record<string, () => unknown>> = {
   'an error': () => { throw new Error('mine'); },
   'nothing': () => undefined,
   'a promise': () => Promise.resolve({ blocks: 1, bytes: 1 }),
+  'a promise that is rejected': () => Promise.reject(new Error('mine')),
   'no numbers': () => ({ blocks: '1', bytes: NaN }),
   'a getter that throws': () => ({ blocks: 1, get bytes(): number { throw new Error('mine'); } }),
 };
@@ -134,6 +189,45 @@ test('a put that is answered by nothing has failed', async (t) => {
   serve(bench, textOf(tokens), 3);
   await bench.cache.prefixes.tiers!.settled();
   t.deepEqual(bench.cache.prefixes.tiers!.metrics().tiers[0]!.refusals, { full: 0, busy: 0, failed: 40 });
+  await close(bench);
+});
+
+/** A tier that has a text from before but for the third of its blocks: what comes behind that is of no use. */
+async function withHole(t: ExecutionContext): Promise<PlainTier> {
+  const [before, tier] = [new PlainTier('mine'), new PlainTier('mine')];
+  const first = benchOf(t, [before]);
+  serve(first, textOf(160), 3);
+  await close(first);
+  for (const [key, block] of before.blocks) if (block.record.position !== 32) tier.blocks.set(key, block);
+  return tier;
+}
+
+test('a tier whose `remove` is not asynchronous is opened though it has what is of no use', async (t) => {
+  const tier = await withHole(t);
+  tier.remove = ((keys: readonly string[]) => { void PlainTier.prototype.remove.call(tier, keys); }) as never;
+  const bench = benchOf(t, [tier]);
+  await t.notThrowsAsync(bench.cache.prefixes.tiers!.ready());
+  t.is(tier.blocks.size, 2);
+  await close(bench);
+});
+
+test('what is of no use and is computed again while it is being removed is stored behind that', async (t) => {
+  const tier = await withHole(t);
+  let go = (): void => {};
+  const held = new Promise<void>((resolve) => { go = resolve; });
+  tier.remove = async (keys) => {
+    await held;
+    await PlainTier.prototype.remove.call(tier, keys);
+  };
+  const bench = benchOf(t, [tier]);
+  const { prefixes } = bench.cache;
+  await prefixes.tiers!.ready();
+  serve(bench, textOf(160), 3);
+  for (let round = 0; round < 20; round += 1) await turn();
+  go();
+  await prefixes.tiers!.settled();
+  dropFromDevice(bench.cache);
+  t.like(await prefixes.promote({ tokens: textOf(160) }), { cachedTokens: 160, end: 'complete' });
   await close(bench);
 });
 
