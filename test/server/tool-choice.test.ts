@@ -83,6 +83,13 @@ test('a required call is of the tool that the model would rather call', (t) => w
   }
 }));
 
+test('calls in several answers are drawn each for itself', (t) => withServer(t, agent, async (world) => {
+  const opening = '{"name": "time", "parameters":';
+  world.engine.reply = () => behind(opening, ' '.repeat(99));
+  const { calls } = await ask(world, { ...named('time'), n: 3, temperature: 2, max_tokens: opening.length + 20 });
+  t.is(new Set(calls.map(([, given]) => given)).size, 3);
+}));
+
 test('a call that is cut is what there is of it, and ends with `length`', (t) => withServer(t, agent, async (world) => {
   const opening = '{"name": "time", "parameters":';
   world.engine.reply = () => behind(opening, ' {"zone": "CET"}}');
