@@ -33,13 +33,18 @@ export class Lifetime {
     return this.#state === 'closed';
   }
 
+  /** Whether a policy decides: until it has, most calls throw KV_POLICY_REENTRY. */
+  get isDeciding(): boolean {
+    return this.#guard.deciding !== undefined;
+  }
+
   /**
    * Throws KV_CLOSED once it closes, and KV_POLICY_REENTRY while one of its policies decides. `operation` follows
    * "Cannot".
    */
   check(operation: string): void {
     if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
-    if (this.#guard.deciding !== undefined) this.#guard.check(operation);
+    if (this.isDeciding) this.#guard.check(operation);
   }
 
   /**
