@@ -245,7 +245,10 @@ export class ContinuousBatching {
    */
   async turn(): Promise<void> {
     await setImmediate();
-    while (this.#isPaused && this.#running.length === 0 && this.requests.count > 0) await this.#woken();
+    while (this.#isPaused && this.#running.length === 0 && this.requests.count > 0) {
+      this.#loading.letGo(); // also of what came since
+      await this.#woken();
+    }
     await this.#admission.unblocked();
     while (this.#loading.count > 0 && this.#running.length === 0 && this.requests.waiting.length === 0) {
       this.#loading.beginNext();
