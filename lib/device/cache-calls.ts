@@ -24,6 +24,7 @@ export class Lifetime {
   #isEnding = false;
   /** Held weakly: one that was never closed can be collected. */
   readonly #schedulers = new Set<WeakRef<Scheduling>>();
+  readonly #collected = new FinalizationRegistry<WeakRef<Scheduling>>((each) => { this.#schedulers.delete(each); });
 
   constructor(guard: PolicyGuard) {
     this.#guard = guard;
@@ -69,8 +70,9 @@ export class Lifetime {
 
   /** Something serves requests on the cache from now on. */
   serves(scheduler: Scheduling): void {
-    for (const each of this.#schedulers) if (each.deref() === undefined) this.#schedulers.delete(each);
-    this.#schedulers.add(new WeakRef(scheduler));
+    const each = new WeakRef(scheduler);
+    this.#schedulers.add(each);
+    this.#collected.register(scheduler, each); // asking them all would keep them alive
   }
 
   /** All that serve requests, closed ones too. */
