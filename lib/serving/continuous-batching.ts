@@ -403,6 +403,7 @@ export class ContinuousBatching {
         this.#distrust(generation, error);
       } else if (error === undefined) {
         if (generation.distrustedTokens > 0) this.#recovered(generation);
+        if (generation.hasEnded) continue; // by whom that was told
         this.requests.accept(generation, pass.nextTokens[index]!, pass.logProbabilities[index], nowMs);
       } else {
         generation.takeBack();
