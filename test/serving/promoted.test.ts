@@ -136,7 +136,9 @@ tieredTests('what comes for a scheduler that is paused may be evicted, and the m
   while (held.waiting.size === 0) await turn();
   await manyTurns();
   held.release();
-  while (cache.prefixes.lookup({ tokens: request.tokens }).cachedTokens === 0) await turn();
+  const { tokens } = request;
+  t.is((await cache.prefixes.promote({ tokens })).cachedTokens, 100, 'all has come');
+  await cache.prefixes.tiers!.settled();
   await manyTurns();
   const { budgetPages } = cache.pool.counts();
   const { pageBytes, rowBytes } = cache.layout;
