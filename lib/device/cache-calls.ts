@@ -24,6 +24,7 @@ export class Lifetime {
   #isEnding = false;
   /** Held weakly: one that was never closed can be collected. */
   readonly #schedulers = new Set<WeakRef<Scheduling>>();
+  readonly #collected = new FinalizationRegistry<WeakRef<Scheduling>>((each) => { this.#schedulers.delete(each); });
 
   constructor(guard: PolicyGuard) {
     this.#guard = guard;
@@ -33,13 +34,18 @@ export class Lifetime {
     return this.#state === 'closed';
   }
 
+  /** Whether a policy decides: until it has, most calls throw KV_POLICY_REENTRY. */
+  get isDeciding(): boolean {
+    return this.#guard.deciding !== undefined;
+  }
+
   /**
    * Throws KV_CLOSED once it closes, and KV_POLICY_REENTRY while one of its policies decides. `operation` follows
    * "Cannot".
    */
   check(operation: string): void {
     if (this.#state !== 'open') throw createError('KV_CLOSED', { operation, owner: 'KvCache' });
-    if (this.#guard.deciding !== undefined) this.#guard.check(operation);
+    if (this.isDeciding) this.#guard.check(operation);
   }
 
   /**
@@ -64,8 +70,9 @@ export class Lifetime {
 
   /** Something serves requests on the cache from now on. */
   serves(scheduler: Scheduling): void {
-    for (const each of this.#schedulers) if (each.deref() === undefined) this.#schedulers.delete(each);
-    this.#schedulers.add(new WeakRef(scheduler));
+    const each = new WeakRef(scheduler);
+    this.#schedulers.add(each);
+    this.#collected.register(scheduler, each); // asking them all would keep them alive
   }
 
   /** All that serve requests, closed ones too. */

@@ -62,9 +62,12 @@ export function bareAnswer(error: unknown): string {
     `x-request-id: ${requestIdOf(undefined)}\r\nconnection: close\r\n\r\n${text}`;
 }
 
+/** Whose options the server's operator has given: functions that return nonsense. What a client sends is read before. */
+const owners: readonly string[] = ['ModelServer', 'SchedulerOptions', 'GenerationRequest'];
+
 /** Whether the server's own options are wrong, which no client can mend. */
 function isOfServer(error: Error): boolean {
-  return isKvError(error, 'KV_INVALID_OPTION') && error.details.owner === 'ModelServer';
+  return isKvError(error, 'KV_INVALID_OPTION') && owners.includes(error.details.owner);
 }
 
 function bodyOf(status: number, message: string, type: string, param: string | null, code: string): HttpError {

@@ -72,18 +72,24 @@ export class Submission {
     const { tokenizer } = this.#options;
     const openings = parameters.mustCall
       ? await this.#callOpenings.of(parameters.tools, this.#hasBegunThinking(tokens[0]!)) : undefined;
-    const requests = tokens.map(
-      (each, at) => this.#requestOf(each, parameters, { choice: at * parameters.n, startMs, openings, ...asking }),
-    );
+    // a function chooses alike in all answers of a request of the scheduler: then each answer has its own
+    const together = parameters.mustCall || parameters.min_tokens > 0 ? 1 : parameters.n;
+    const places = Array.from({ length: tokens.length * parameters.n / together }, (_, at) => at * together);
+    const requests = places.map((choice) => this.#requestOf(
+      tokens[Math.floor(choice / parameters.n)]!, parameters, { choice, startMs, openings, ...asking },
+    ));
     const answers: Answer[] = [];
     const submitted: TokenStream[] = [];
+    let echo: Promise<AnswerPart> | undefined;
     try {
-      for (const [at, request] of requests.entries()) {
+      for (const request of requests) {
         const deadlineMs = this.#leftMs(parameters, startMs);
-        const streams = this.#options.scheduler.submitAnswers({ ...request, deadlineMs }, parameters.n);
+        const streams = this.#options.scheduler.submitAnswers({ ...request, deadlineMs }, together);
         submitted.push(...streams);
-        const echo = parameters.echo ? this.#echoOf(prompts[at]!, request) : undefined;
-        echo?.catch(() => {}); // it is told where the answer is read, which may have failed before
+        if (parameters.echo && answers.length % parameters.n === 0) {
+          echo = this.#echoOf(prompts[answers.length / parameters.n]!, request);
+          echo.catch(() => {}); // it is told where the answer is read, which may have failed before
+        }
         for (const stream of streams) {
           const logprobs = letter === undefined ? undefined : new Logprobs({ kind, tokenizer, letter });
           const chatText = kind === 'text' ? undefined

@@ -45,6 +45,7 @@ export class Admission {
    * had.
    */
   #isFull = false;
+  /** Whether none runs, and others hold what the waiting requests need. */
   #isBlocked = false;
   /** By running requests that others wait for: what was cached of these in this step. */
   readonly #found = new Map<Generation, FoundText>();
@@ -57,11 +58,6 @@ export class Admission {
     this.#running = running;
     this.#engine = engine;
     this.#capacity = new CapacityWait(options.cache, options.clock);
-  }
-
-  /** Whether none runs, and others hold what the waiting requests need. */
-  get isBlocked(): boolean {
-    return this.#isBlocked;
   }
 
   /**

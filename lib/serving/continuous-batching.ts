@@ -70,7 +70,7 @@ export class ContinuousBatching {
     this.requests = new OpenRequests({
       clock, order, totals, times: this.times,
       onPrompt: (leader) => { this.#admission.fork(leader); },
-      onFollower: (generation) => { this.enqueue(generation); },
+      onFollower: (generation) => { this.#onceDecided(() => { this.enqueue(generation); }); },
       onOver: (generation, error) => { this.end(generation, error); }, onFailure: (error) => { this.failAll(error); },
     });
     this.#admission = new Admission(options, this.requests, this.#running, this.#engine);
@@ -158,11 +158,24 @@ export class ContinuousBatching {
   }
 
   #noteEnd(generation: Generation): void {
-    this.#loading.drop(generation);
-    if (generation.sequence !== undefined && !this.#isStepping) this.#admission.removeEnded();
+    this.#onceDecided(() => {
+      this.#loading.drop(generation);
+      this.#letGo();
+    });
+  }
+
+  /** Ended requests hold nothing from here on, but for what a step or a pass uses. */
+  #letGo(): void {
+    if (!this.#isStepping) this.#admission.removeEnded();
     this.#engine.noteEnd();
     this.#dropUnneeded();
     this.#wake();
+  }
+
+  /** Does what uses the cache: at once, or when a policy that has ended requests, and must not use it, has decided. */
+  #onceDecided(work: () => void): void {
+    if (this.#options.cache.lifetime.isDeciding) queueMicrotask(work);
+    else work();
   }
 
   /** Tells the engine that it need not go on with a pass whose answer no request needs. */
@@ -183,12 +196,11 @@ export class ContinuousBatching {
   /** Ends all requests with an error. */
   failAll(error: Error): void {
     this.requests.failAll(error);
-    this.#loading.dropAll();
-    if (!this.#isStepping) this.#admission.removeEnded();
-    this.#admission.reopen();
-    this.#engine.noteEnd();
-    this.#dropUnneeded();
-    this.#wake();
+    this.#onceDecided(() => {
+      this.#loading.dropAll();
+      this.#admission.reopen();
+      this.#letGo();
+    });
   }
 
   /** Ends all requests with KV_CLOSED; resolves when no pass of theirs runs. Rejects with KV_TIMEOUT or KV_ABORTED. */
@@ -233,7 +245,10 @@ export class ContinuousBatching {
    */
   async turn(): Promise<void> {
     await setImmediate();
-    while (this.#isPaused && this.#running.length === 0 && this.requests.count > 0) await this.#woken();
+    while (this.#isPaused && this.#running.length === 0 && this.requests.count > 0) {
+      this.#loading.letGo(); // also of what came since
+      await this.#woken();
+    }
     await this.#admission.unblocked();
     while (this.#loading.count > 0 && this.#running.length === 0 && this.requests.waiting.length === 0) {
       this.#loading.beginNext();
@@ -388,6 +403,7 @@ export class ContinuousBatching {
         this.#distrust(generation, error);
       } else if (error === undefined) {
         if (generation.distrustedTokens > 0) this.#recovered(generation);
+        if (generation.hasEnded) continue; // by whom that was told
         this.requests.accept(generation, pass.nextTokens[index]!, pass.logProbabilities[index], nowMs);
       } else {
         generation.takeBack();

@@ -127,8 +127,7 @@ export class LoadingRequests {
         generation.held = prefixes.hold(prompt);
         this.#held.add(generation);
       }
-      end();
-    }, end); // a failure costs the hit, and admission meets its cause
+    }).then(end, end); // a failure costs the hit, and admission meets its cause
   }
 }
 

@@ -161,11 +161,11 @@ export class OpenRequests {
     this.totals.cachedTokens += cachedTokens;
   }
 
-  /** Takes a request's slot; it waits again. */
+  /** Takes a request's slot; it waits again, unless it has ended: what hears of the cache's events may end it. */
   preempt(generation: Generation): void {
     generation.preempt();
     this.totals.preemptions += 1;
-    this.waiting.addBack(generation);
+    if (!generation.hasEnded) this.waiting.addBack(generation);
   }
 
   /** Counts the computed tokens of a request. */

@@ -91,3 +91,14 @@ test('what cannot be a bias or a penalty is refused by name, before anything is 
   }
   t.is(world.scheduler.times.wait.count, 0);
 }));
+
+test('answers to one prompt draw numbers of their own, also with a least number of tokens', (t) => withServer(t, { answers: 'logits' }, async (world) => {
+  const request = { model: 'script', prompt, max_tokens: 24, temperature: 2, seed: 7, n: 3 };
+  const textsOf = async (more: object): Promise<readonly string[]> =>
+    (await world.client().completions.create({ ...request, ...more })).choices.map(({ text }) => text);
+  const plain = await textsOf({});
+  t.is(new Set(plain).size, 3);
+  t.deepEqual(await textsOf({ min_tokens: 2 }), plain);
+  const texts = await textsOf({ min_tokens: 2, echo: true, prompt: [prompt, prompt], n: 2 });
+  t.deepEqual(texts, (await textsOf({ n: 4 })).map((text) => prompt + text));
+}));

@@ -171,6 +171,20 @@ test('a tokenizer that answers with no list of tokens is no fault of a client: 5
   }
 });
 
+test('a function of the server that returns nonsense while answers are made is no fault of a client: 500, and the server is told', async (t) => {
+  const nonsense = 5 as unknown;
+  for (const [option, options] of [
+    ['tokenizer', { tokenizer: { ...byteTokenizer, pieces: () => ({ push: () => nonsense as string, end: () => '' }) } }],
+    ['order', { scheduler: { order: () => Number.NaN } }],
+  ] as const) {
+    await withServer(t, options, async (world) => {
+      const response = await world.post('/v1/completions', { prompt: ['abc', 'abd'], max_tokens: 1 });
+      t.deepEqual([response.status, await codeOf(response)], [500, 'internal_error'], option);
+      t.like(world.errors.splice(0), { length: 1, 0: { code: 'KV_INVALID_OPTION', details: { option } } });
+    });
+  }
+});
+
 test('tokens in a typed array are tokens', async (t) => {
   const tokenizer = { ...byteTokenizer, encode: (text: string) => Uint8Array.from(Buffer.from(text)) as unknown as number[] };
   await withServer(t, { tokenizer }, async (world) => {

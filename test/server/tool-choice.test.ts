@@ -83,6 +83,14 @@ test('a required call is of the tool that the model would rather call', (t) => w
   }
 }));
 
+test('calls in several answers are drawn each for itself', (t) => withServer(t, agent, async (world) => {
+  const opening = '{"name": "time", "parameters":';
+  world.engine.reply = () => behind(opening, ' '.repeat(99));
+  const noMarks = { logit_bias: { 2: -100, 3: -100 } }; // which would end the prompt, or the reply
+  const { calls } = await ask(world, { ...named('time'), ...noMarks, n: 3, temperature: 2, seed: 7, max_tokens: opening.length + 20 });
+  t.is(new Set(calls.map(([, given]) => given)).size, 3);
+}));
+
 test('a call that is cut is what there is of it, and ends with `length`', (t) => withServer(t, agent, async (world) => {
   const opening = '{"name": "time", "parameters":';
   world.engine.reply = () => behind(opening, ' {"zone": "CET"}}');

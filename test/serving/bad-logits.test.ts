@@ -128,6 +128,29 @@ test('a request that is as bad without what it had found fails, and other text s
   });
 });
 
+for (const outcome of ['computed-again', 'recovered'] as const) {
+  test(`who hears of bad logits (${outcome}) may end the request: it ends once, and nothing waits`, async (t) => {
+    await withCache(t, options, async ({ cache }) => {
+      const engine = new SummingEngine();
+      const scheduler = new OnlineScheduler({ cache, engine });
+      await scheduler.submit({ tokens: prompt(0), maxNewTokens: 1 }).result;
+      poison(cache);
+      const stream = scheduler.submit({ tokens: prompt(1), maxNewTokens: 1 });
+      const listen = (event: unknown): void => {
+        const told = event as BadLogitsEvent;
+        if (told.cache === cache && told.outcome === outcome) stream.cancel();
+      };
+      subscribe('virtual-kv:bad-logits', listen);
+      await t.throwsAsync(stream.result, { code: 'KV_ABORTED' });
+      unsubscribe('virtual-kv:bad-logits', listen);
+      await scheduler.idle();
+      t.is(scheduler.waitingRequests, 0);
+      t.like(scheduler.totals, { completedRequests: 1, failedRequests: 1, generatedTokens: 1 });
+      await scheduler.close();
+    });
+  });
+}
+
 test('a scrape counts logits that were not numbers, and requests that were well without the cached text', async (t) => {
   await withCache(t, options, async ({ cache }) => {
     const engine = new SummingEngine();

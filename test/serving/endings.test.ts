@@ -1,7 +1,8 @@
 // How requests end that are not answered: each with a typed error, what it held free again, and no other request disturbed.
 
 import {
-  greedy, isKvError, NaiveScheduler, OfflineScheduler, OnlineScheduler, type Engine, type EngineOutput, type EnginePass, type GenerationRequest,
+  greedy, hostTier, isKvError, NaiveScheduler, OfflineScheduler, OnlineScheduler, type Engine, type EngineOutput, type EnginePass, type GenerationRequest,
+  type KvError,
 } from 'virtual-kv';
 
 import { cacheTest } from '../helpers/cache.js';
@@ -232,5 +233,40 @@ for (const kind of [NaiveScheduler, OfflineScheduler, OnlineScheduler]) {
     if (scheduler instanceof OnlineScheduler) assertAnswer(t, request, await scheduler.submit(request).result);
     else assertAnswer(t, request, resultOf((await collect(scheduler.run([request])))[0]));
     assertQuiet(t, cache, engine);
+  });
+}
+
+for (const way of ['cancel', 'abort', 'close'] as const) {
+  let decide = (): void => {};
+  const growth = (lengthTokens: number): number => {
+    decide();
+    return lengthTokens;
+  };
+  const options = { growth, prefixCache: { tiers: [hostTier({ bytes: 2 ** 20 })] } };
+  servingTests(`requests that a policy ends (${way}) hold nothing once it has decided, and others go on`, options, async ({ t, cache, engine }) => {
+    const scheduler = new OnlineScheduler({ cache, engine, prefillTokensPerStep: 8 });
+    const abort = new AbortController();
+    const request = { tokens: promptOf(60), maxNewTokens: 4 };
+    const [leader, follower] = scheduler.submitAnswers(request, 2);
+    const watched = scheduler.submit({ tokens: promptOf(60, 1), maxNewTokens: 4, signal: abort.signal });
+    const over = [leader!, follower!, watched].map(({ result }) => result.then(() => 'answered', (error: KvError) => error.code));
+    while (scheduler.runningRequests < 2) await turn();
+    let closed: Promise<void> | undefined;
+    decide = () => {
+      decide = () => {};
+      if (way === 'cancel') leader!.cancel();
+      else if (way === 'abort') abort.abort();
+      else closed = scheduler.close();
+    };
+    const own = cache.acquire({ promptTokens: 3 });
+    await cache.step([[own, 3]], () => {}); // between two steps of the scheduler
+    own.release();
+    const ends = await Promise.all(over);
+    t.deepEqual(ends, {
+      cancel: ['KV_ABORTED', 'answered', 'answered'], abort: ['answered', 'answered', 'KV_ABORTED'],
+      close: ['KV_CLOSED', 'KV_CLOSED', 'KV_CLOSED'],
+    }[way]);
+    await (closed ?? scheduler.close());
+    await cache.prefixes.tiers!.close();
   });
 }

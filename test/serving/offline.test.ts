@@ -59,3 +59,21 @@ servingTests('naive, each request uses what earlier ones have cached, in passes 
   t.is(naive.totals.skippedPrefills, 1);
   t.is(engine.largestPass, 1);
 });
+
+servingTests('one by one, a request asks nothing of those that were served before: it would keep them in memory', {}, async ({ t, cache, engine }) => {
+  const { deref } = WeakRef.prototype;
+  let asked = 0;
+  WeakRef.prototype.deref = function (this: WeakRef<WeakKey>) {
+    asked += 1;
+    return deref.call(this);
+  };
+  t.teardown(() => { WeakRef.prototype.deref = deref; });
+  const naive = new NaiveScheduler({ cache, engine });
+  const askedBy: number[] = [];
+  for (let round = 0; round < 2; round += 1) {
+    const before = asked;
+    await collect(naive.run(Array.from({ length: 40 }, (_, key) => ({ tokens: promptOf(5, key), maxNewTokens: 1, caching: 'off' as const }))));
+    askedBy.push(asked - before);
+  }
+  t.true(askedBy[1]! <= askedBy[0]!, `${askedBy}`);
+});

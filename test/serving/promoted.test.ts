@@ -91,6 +91,10 @@ async function leaveToTiers(cache: KvCache): Promise<void> {
 
 const request = { tokens: promptOf(100), maxNewTokens: 4 };
 
+async function manyTurns(): Promise<void> {
+  for (let turns = 0; turns < 8; turns += 1) await turn();
+}
+
 tieredTests('text that only a tier has is found by the request that needs it', async (serving) => {
   const { t, cache, engine, held } = serving;
   await demote(serving, request);
@@ -120,6 +124,39 @@ tieredTests('others compute while text comes', async (serving) => {
   const result = await loading.result;
   assertAnswer(t, request, result);
   t.is(result.cachedTokens, 99);
+  await scheduler.close();
+});
+
+tieredTests('what comes for a scheduler that is paused may be evicted, and the memory be lent', async (serving) => {
+  const { t, cache, engine, held } = serving;
+  await demote(serving, request);
+  const scheduler = new OnlineScheduler({ cache, engine, now: slowClock() });
+  await scheduler.pause();
+  const { result } = scheduler.submit(request);
+  while (held.waiting.size === 0) await turn();
+  await manyTurns();
+  held.release();
+  const { tokens } = request;
+  t.is((await cache.prefixes.promote({ tokens })).cachedTokens, 100, 'all has come');
+  await cache.prefixes.tiers!.settled();
+  await manyTurns();
+  const { budgetPages } = cache.pool.counts();
+  const { pageBytes, rowBytes } = cache.layout;
+  cache.pool.setBudget(rowBytes);
+  t.true(cache.pool.counts().createdPages * pageBytes <= rowBytes);
+  cache.pool.setBudget(budgetPages * pageBytes);
+  scheduler.resume();
+  assertAnswer(t, request, await result);
+  await scheduler.close();
+});
+
+tieredTests('a request whose text cannot be held until it has a slot is answered', async (serving) => {
+  const { t, cache, engine, held } = serving;
+  await demote(serving, request);
+  held.release();
+  Object.assign(cache.prefixes, { hold: () => { throw new Error('the device is lost'); } });
+  const scheduler = new OnlineScheduler({ cache, engine, now: slowClock() });
+  assertAnswer(t, request, await scheduler.submit(request).result);
   await scheduler.close();
 });
 

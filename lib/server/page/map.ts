@@ -24,7 +24,6 @@ const windowHeight = 6;
 interface Strip {
   readonly button: HTMLButtonElement;
   readonly svg: SVGSVGElement;
-  readonly label: HTMLElement;
   readonly note: HTMLElement;
 }
 
@@ -47,10 +46,6 @@ export class AddressMap {
         if (this.#state !== undefined) this.draw(this.#state);
       });
     }
-  }
-
-  get chosen(): number | undefined {
-    return this.#chosen;
   }
 
   /** The colour of a shared run: 1 … 6. */
@@ -104,7 +99,7 @@ export class AddressMap {
     const button = element('button', { type: 'button', class: 'slot', 'data-slot': String(number), 'aria-pressed': 'false' }, label, svg, note);
     button.addEventListener('click', () => { this.choose(number); });
     list.append(button);
-    const strip = { button, svg, label, note };
+    const strip = { button, svg, note };
     this.#strips.set(number, strip);
     return strip;
   }
