@@ -137,6 +137,7 @@ export class CachedTexts {
   explain(domain: PrefixDomain, text: Int32Array, needs: number): PrefixExplanation {
     const { index } = this.#cached;
     this.#cached.flushCommits();
+    if (this.#cached.isForgetting) return { tokens: 0, reason: 'never-cached' };
     const { node, tokens: keyValueTokens } = index.match(domain, text, text.length);
     const lacking = this.side.lacking(node, keyValueTokens, needs);
     const tiers = this.tiers?.explain(domain, text, keyValueTokens);

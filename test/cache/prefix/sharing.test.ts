@@ -246,6 +246,7 @@ cacheTests('a reset under running work: nothing is found or stored until it is o
   prefixes.reset({ preempt: true });
   t.true(running.isReleased);
   t.is(prefixes.lookup({ tokens: prompt }).cachedTokens, 0);
+  t.is(prefixes.explain({ tokens: prompt }).tokens, 0);
   const blind = speaker.say(prompt);
   t.is(blind.cachedTokens, 0);
   blind.release();
