@@ -172,10 +172,14 @@ export class ContinuousBatching {
     this.#wake();
   }
 
-  /** Does what uses the cache: at once, or when a policy that has ended requests, and must not use it, has decided. */
+  /**
+   * Does what uses the cache: at once, or when a policy that has ended requests, and must not use it, has decided. Then
+   * nobody hears what it throws (a driver's refusal) but the requests, which it ends.
+   */
   #onceDecided(work: () => void): void {
-    if (this.#options.cache.lifetime.isDeciding) queueMicrotask(work);
-    else work();
+    if (this.#options.cache.lifetime.isDeciding) {
+      Promise.resolve().then(work).catch((error: unknown) => { this.requests.failAll(error as Error); });
+    } else work();
   }
 
   /** Tells the engine that it need not go on with a pass whose answer no request needs. */
