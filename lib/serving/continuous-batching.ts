@@ -173,8 +173,8 @@ export class ContinuousBatching {
   }
 
   /**
-   * Does what uses the cache: at once, or when a policy that has ended requests, and must not use it, has decided. Then
-   * nobody hears what it throws (a driver's refusal) but the requests, which it ends.
+   * Does work that uses the cache. While a policy decides, which must not use the cache, the work waits until it
+   * has decided; an error of the work then ends all requests, since no caller is left to throw it to.
    */
   #onceDecided(work: () => void): void {
     if (this.#options.cache.lifetime.isDeciding) {
@@ -407,7 +407,7 @@ export class ContinuousBatching {
         this.#distrust(generation, error);
       } else if (error === undefined) {
         if (generation.distrustedTokens > 0) this.#recovered(generation);
-        if (generation.hasEnded) continue; // by whom that was told
+        if (generation.hasEnded) continue; // a subscriber of `virtual-kv:bad-logits` has ended it
         this.requests.accept(generation, pass.nextTokens[index]!, pass.logProbabilities[index], nowMs);
       } else {
         generation.takeBack();
