@@ -6,7 +6,7 @@ import { Registry } from 'prom-client';
 import type { BorrowedBlock, TierGet } from 'virtual-kv';
 import { registerMetrics } from 'virtual-kv/prometheus';
 
-import { drivers } from '../../helpers/cache.js';
+import { type CacheBench, type DriverName, drivers } from '../../helpers/cache.js';
 import { dropFromDevice, turn } from './device-index.js';
 import { LendingTier } from './lending-tier.js';
 import { PlainTier } from './plain-tier.js';
@@ -18,6 +18,15 @@ type Get = (tier: PlainTier, key: string, payload: Uint8Array) => unknown;
 
 const answerOf = (tier: PlainTier, key: string, payload: Uint8Array): Promise<TierGet & { readonly isFound: true }> =>
   PlainTier.prototype.get.call(tier, key, payload) as Promise<TierGet & { readonly isFound: true }>;
+
+/** A bench whose text is in the tier alone. */
+async function storedIn(t: ExecutionContext, tier: PlainTier | LendingTier, on: DriverName = 'mock'): Promise<CacheBench> {
+  const bench = benchOf(t, [tier], { on });
+  serve(bench, textOf(tokens), 3);
+  await bench.cache.prefixes.tiers!.settled();
+  dropFromDevice(bench.cache);
+  return bench;
+}
 
 /** By what is wrong with them. */
 const oddAnswers: Readonly<Record<string, Get>> = {
@@ -35,11 +44,8 @@ for (const on of drivers) {
   for (const [title, get] of Object.entries(oddAnswers)) {
     test(`a tier that answers a get by ${title} has failed, and the text is computed (${on})`, async (t) => {
       const tier = new PlainTier('mine');
-      const bench = benchOf(t, [tier], { on });
+      const bench = await storedIn(t, tier, on);
       const { prefixes } = bench.cache;
-      serve(bench, textOf(tokens), 3);
-      await prefixes.tiers!.settled();
-      dropFromDevice(bench.cache);
       tier.get = ((key: string, payload: Uint8Array) => get(tier, key, payload)) as PlainTier['get'];
       t.like(await prefixes.promote({ tokens: textOf(tokens) }), { cachedTokens: 0, end: 'unreachable' });
       await turn(); // unhandled rejections would be noticed
@@ -51,11 +57,8 @@ for (const on of drivers) {
 
   test(`a record that is null is none (${on})`, async (t) => {
     const tier = new PlainTier('mine');
-    const bench = benchOf(t, [tier], { on });
+    const bench = await storedIn(t, tier, on);
     const { prefixes } = bench.cache;
-    serve(bench, textOf(tokens), 3);
-    await prefixes.tiers!.settled();
-    dropFromDevice(bench.cache);
     tier.get = async (key, payload) => ({ ...await answerOf(tier, key, payload), record: null as never });
     t.like(await prefixes.promote({ tokens: textOf(tokens) }), { cachedTokens: tokens, end: 'complete' });
     t.is(serve(bench, textOf(tokens), 3).wrong, 0);
@@ -64,11 +67,8 @@ for (const on of drivers) {
 
   test(`another block's bytes are not taken for the block's, with their own sums either (${on})`, async (t) => {
     const tier = new PlainTier('mine');
-    const bench = benchOf(t, [tier], { on });
+    const bench = await storedIn(t, tier, on);
     const { prefixes } = bench.cache;
-    serve(bench, textOf(tokens), 3);
-    await prefixes.tiers!.settled();
-    dropFromDevice(bench.cache);
     const keys = [...tier.blocks.keys()];
     const stored = new Map(tier.blocks);
     tier.get = (key, payload) => {
@@ -95,11 +95,8 @@ const oddBorrows: Readonly<Record<string, Borrow>> = {
 for (const [title, odd] of Object.entries(oddBorrows)) {
   test(`a tier that lends ${title} has failed, and the text is computed`, async (t) => {
     const tier = new LendingTier('mine');
-    const bench = benchOf(t, [tier]);
+    const bench = await storedIn(t, tier);
     const { prefixes } = bench.cache;
-    serve(bench, textOf(tokens), 3);
-    await prefixes.tiers!.settled();
-    dropFromDevice(bench.cache);
     tier.borrow = ((key: string) => odd(LendingTier.prototype.borrow.call(tier, key)!)) as LendingTier['borrow'];
     t.like(await prefixes.promote({ tokens: textOf(tokens) }), { cachedTokens: 0, end: 'unreachable' });
     await turn(); // unhandled rejections would be noticed
@@ -110,11 +107,8 @@ for (const [title, odd] of Object.entries(oddBorrows)) {
 
 test('what ends reading may throw: it is reported, and all that was asked for is there', async (t) => {
   const tier = new LendingTier('mine');
-  const bench = benchOf(t, [tier]);
+  const bench = await storedIn(t, tier);
   const { prefixes } = bench.cache;
-  serve(bench, textOf(tokens), 3);
-  await prefixes.tiers!.settled();
-  dropFromDevice(bench.cache);
   tier.borrow = (key) => ({
     ...LendingTier.prototype.borrow.call(tier, key)!, release: () => { throw new Error('mine'); },
   });
